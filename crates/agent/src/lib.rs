@@ -1,0 +1,3 @@
+//! The agent's loop, its protocols and profiles, the models that drive it, and trials.
+
+pub mod model;

@@ -1,0 +1,2 @@
+//! The `temper` binary.
+fn main() {}

@@ -1,0 +1,15 @@
+//! Where untrusted commands run, and what turns a final state into a verdict.
+//!
+//! A [`Backend`] starts one [`Sandbox`] per trial (and one more per grading layer). `namespaces`
+//! needs no daemon; `engine` drives Docker or Podman through the Docker-compatible API.
+
+pub mod backend;
+pub mod limits;
+pub mod protections;
+
+pub use backend::{
+    Backend, Command, Execution, ExitStatus, Mount, Network, Root, Sandbox, SandboxError,
+    SandboxSpec, Shell, Usage, WorkTree,
+};
+pub use limits::Limits;
+pub use protections::{Demand, Protection, Protections, Strength};
