@@ -208,6 +208,10 @@ pub struct End {
     pub cost: Option<MicroDollars>,
     /// Model calls that returned a reply.
     pub n_model_calls: u32,
+    /// Attempts of a last model call that gave no reply; those of a call that gave one are in its
+    /// step.
+    #[serde(default)]
+    pub attempts: Vec<Attempt>,
     /// RFC 3339.
     pub finished_at: String,
 }
