@@ -59,9 +59,10 @@ fn content(entry: Option<&Entry>) -> &[u8] {
     }
 }
 
-/// git's rule: a NUL among the first 8,000 bytes.
+/// git's rule, a NUL among the first 8,000 bytes, and also anything that is not UTF-8: so a patch
+/// made here is always text, and formats that hold patches in JSON strings lose nothing.
 fn is_binary(content: &[u8]) -> bool {
-    content.iter().take(8000).any(|byte| *byte == 0)
+    content.iter().take(8000).any(|byte| *byte == 0) || std::str::from_utf8(content).is_err()
 }
 
 /// The object id git gives the content; binary patches must name it.
