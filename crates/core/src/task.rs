@@ -327,6 +327,8 @@ pub struct PreparedTask {
     pub image: Option<String>,
     /// Where the work tree is seen by commands.
     pub work_tree: String,
+    /// Commands that run in a fresh sandbox before the agent: a checkout, taking later history out.
+    pub setup: Vec<String>,
     /// The digest of everything above that can change a result.
     pub environment_digest: Digest,
 }
