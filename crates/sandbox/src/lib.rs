@@ -6,6 +6,7 @@
 pub mod backend;
 pub mod limits;
 pub mod protections;
+pub mod verify;
 
 pub use backend::{
     Backend, Command, Execution, ExitStatus, Mount, Network, Root, Sandbox, SandboxError,

@@ -1,0 +1,309 @@
+//! The authenticated records of a pytest run, as `python/runner.py` writes them.
+//!
+//! A record counts when its HMAC-SHA256 under the run's key is right and its number is the next
+//! one. Anything else on the channel is noise if it does not look like a record and a forgery if
+//! it does.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use temper_core::{
+    Bytes,
+    digest::{Digest, Hasher},
+    verdict::TestOutcome,
+};
+
+/// What a run reported.
+#[derive(Debug, Default)]
+pub struct Run {
+    /// The trusted parent started.
+    pub started: bool,
+    /// The child imported pytest, before any code under test.
+    pub ready: bool,
+    /// Files that were given to pytest.
+    pub files: Vec<String>,
+    /// Results by test.
+    pub tests: BTreeMap<String, TestReport>,
+    /// Files or classes that could not be collected.
+    pub collection_errors: Vec<String>,
+    /// The test that was announced last.
+    pub last_started: Option<String>,
+    /// The session's own exit status, when it came to its end.
+    pub finished: Option<i32>,
+    /// Parts of the runner that were replaced while it ran.
+    pub subverted: Option<String>,
+    /// Records that were forged: how many, and how the first one starts.
+    pub forged: Option<(u64, String)>,
+    /// How the child ended.
+    pub end: Option<End>,
+}
+
+/// How the child of the trusted parent ended.
+#[derive(Debug, Deserialize)]
+pub struct End {
+    /// Whether the parent ended it because the time was up.
+    pub timed_out: bool,
+    /// Its exit code, negative for a signal.
+    pub code: i32,
+    /// What it printed, the middle left out when there was much.
+    pub log: Bytes,
+}
+
+/// What became of one test, phase by phase.
+#[derive(Clone, Debug, Default)]
+pub struct TestReport {
+    outcomes: Vec<TestOutcome>,
+    passed_call: bool,
+    torn_down: bool,
+    /// A phase raised and was reported as passed.
+    pub contradiction: bool,
+}
+
+impl TestReport {
+    /// The test's outcome: the worst of its phases. A test that was never torn down was cut off.
+    pub fn outcome(&self) -> TestOutcome {
+        let worst = self
+            .outcomes
+            .iter()
+            .copied()
+            .max_by_key(|outcome| match outcome {
+                TestOutcome::Error => 5,
+                TestOutcome::Failed => 4,
+                TestOutcome::UnexpectedPass => 3,
+                TestOutcome::Skipped => 2,
+                TestOutcome::ExpectedFailure => 1,
+                _ => 0,
+            });
+        match worst {
+            Some(outcome) if self.torn_down => outcome,
+            None if self.torn_down && self.passed_call => TestOutcome::Passed,
+            Some(outcome @ (TestOutcome::Error | TestOutcome::Failed)) => outcome,
+            _ => TestOutcome::Lost,
+        }
+    }
+
+    fn add(&mut self, when: &str, outcome: &str, xfail: bool, raised: bool) {
+        self.contradiction |= raised && outcome == "passed";
+        let bad = match (outcome, when, xfail) {
+            ("passed", "call", true) => Some(TestOutcome::UnexpectedPass),
+            ("passed", ..) => None,
+            ("skipped", _, true) => Some(TestOutcome::ExpectedFailure),
+            ("skipped", _, false) => Some(TestOutcome::Skipped),
+            (_, "call", _) => Some(TestOutcome::Failed),
+            _ => Some(TestOutcome::Error),
+        };
+        self.passed_call |= when == "call" && bad.is_none();
+        self.torn_down |= when == "teardown";
+        self.outcomes.extend(bad);
+    }
+}
+
+#[derive(Deserialize)]
+struct Numbered {
+    n: u64,
+    #[serde(flatten)]
+    record: Record,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "t", rename_all = "kebab-case")]
+enum Record {
+    Hello {},
+    Ready {
+        files: Vec<String>,
+    },
+    Collected {},
+    CollectError {
+        id: String,
+    },
+    Start {
+        id: String,
+    },
+    Report {
+        id: String,
+        when: String,
+        outcome: String,
+        xfail: bool,
+        raised: bool,
+    },
+    Subverted {
+        what: String,
+    },
+    Finish {
+        exit: i32,
+    },
+    Forged {
+        count: u64,
+        first: String,
+    },
+    End(End),
+}
+
+impl Run {
+    /// Reads the runner's output.
+    pub fn read(output: &[u8], key: &[u8; 32]) -> Self {
+        let mut run = Run::default();
+        let mut next = 0;
+        for line in output.split(|byte| *byte == b'\n') {
+            let Some(rest) = line.strip_prefix(b"temper1 ") else {
+                continue;
+            };
+            match authentic(rest, key) {
+                Some(numbered) if numbered.n == next => {
+                    next += 1;
+                    run.take(numbered.record);
+                }
+                _ => {
+                    let first = String::from_utf8_lossy(&rest[..rest.len().min(200)]).into_owned();
+                    run.forged.get_or_insert((0, first)).0 += 1;
+                }
+            }
+        }
+        run
+    }
+
+    fn take(&mut self, record: Record) {
+        match record {
+            Record::Hello {} => self.started = true,
+            Record::Ready { files } => {
+                self.ready = true;
+                self.files = files;
+            }
+            Record::Collected {} => {}
+            Record::CollectError { id } => self.collection_errors.push(id),
+            Record::Start { id } => self.last_started = Some(id),
+            Record::Report {
+                id,
+                when,
+                outcome,
+                xfail,
+                raised,
+            } => self
+                .tests
+                .entry(id)
+                .or_default()
+                .add(&when, &outcome, xfail, raised),
+            Record::Subverted { what } => self.subverted = Some(what),
+            Record::Finish { exit } => self.finished = Some(exit),
+            Record::Forged { count, first } => {
+                self.forged.get_or_insert((0, first)).0 += count;
+            }
+            Record::End(end) => self.end = Some(end),
+        }
+    }
+}
+
+fn authentic(rest: &[u8], key: &[u8; 32]) -> Option<Numbered> {
+    let space = rest.iter().position(|byte| *byte == b' ')?;
+    let (mac, payload) = (&rest[..space], &rest[space + 1..]);
+    let expected = hmac_sha256(key, payload);
+    // The one who could measure the time of this comparison has no way to send another line.
+    if mac != expected.as_str().as_bytes() {
+        return None;
+    }
+    serde_json::from_slice(payload).ok()
+}
+
+/// HMAC-SHA256 (RFC 2104) with a key of at most one block.
+fn hmac_sha256(key: &[u8], message: &[u8]) -> Digest {
+    let padded = |pad: u8| {
+        let mut block = [pad; 64];
+        for (byte, key) in block.iter_mut().zip(key) {
+            *byte ^= key;
+        }
+        block
+    };
+    let mut inner = Hasher::default();
+    inner.update(&padded(0x36));
+    inner.update(message);
+    let mut outer = Hasher::default();
+    outer.update(&padded(0x5c));
+    outer.update(&from_hex(inner.finish().as_str()));
+    outer.finish()
+}
+
+/// The bytes of pairs of hexadecimal digits; other characters end it.
+pub fn from_hex(hex: &str) -> Vec<u8> {
+    hex.as_bytes()
+        .chunks_exact(2)
+        .map_while(|pair| {
+            let pair = std::str::from_utf8(pair).ok()?;
+            u8::from_str_radix(pair, 16).ok()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_matches_the_published_vectors() {
+        // RFC 4231, test cases 1 and 2.
+        assert_eq!(
+            hmac_sha256(&[0x0b; 20], b"Hi There").as_str(),
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"
+        );
+        assert_eq!(
+            hmac_sha256(b"Jefe", b"what do ya want for nothing?").as_str(),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
+        );
+    }
+
+    fn line(key: &[u8; 32], payload: &str) -> String {
+        format!(
+            "temper1 {} {payload}\n",
+            hmac_sha256(key, payload.as_bytes())
+        )
+    }
+
+    #[test]
+    fn a_record_counts_once_in_its_place_and_under_its_key() {
+        let key = [7; 32];
+        let hello = line(&key, r#"{"t":"hello","python":"3.11.7","n":0}"#);
+        let finish = line(&key, r#"{"t":"finish","exit":1,"n":1}"#);
+        let run = Run::read(format!("{hello}noise\n{finish}").as_bytes(), &key);
+        assert!(run.started && run.finished == Some(1) && run.forged.is_none());
+
+        let replayed = Run::read(format!("{hello}{hello}{finish}").as_bytes(), &key);
+        assert_eq!(replayed.forged.unwrap().0, 1);
+        let other = Run::read(hello.as_bytes(), &[8; 32]);
+        assert!(!other.started && other.forged.is_some());
+    }
+
+    #[test]
+    fn the_worst_phase_decides_and_a_test_cut_off_is_lost() {
+        let outcome = |phases: &[(&str, &str, bool)]| {
+            let mut report = TestReport::default();
+            for (when, outcome, xfail) in phases {
+                report.add(when, outcome, *xfail, *outcome != "passed");
+            }
+            report.outcome()
+        };
+        let (setup, teardown) = (("setup", "passed", false), ("teardown", "passed", false));
+        let check = |call, expected| assert_eq!(outcome(&[setup, call, teardown]), expected);
+        check(("call", "passed", false), TestOutcome::Passed);
+        check(("call", "failed", false), TestOutcome::Failed);
+        check(("call", "skipped", false), TestOutcome::Skipped);
+        check(("call", "skipped", true), TestOutcome::ExpectedFailure);
+        check(("call", "passed", true), TestOutcome::UnexpectedPass);
+        assert_eq!(
+            outcome(&[("setup", "failed", false), teardown]),
+            TestOutcome::Error
+        );
+        assert_eq!(
+            outcome(&[
+                setup,
+                ("call", "passed", false),
+                ("teardown", "failed", false)
+            ]),
+            TestOutcome::Error
+        );
+        assert_eq!(
+            outcome(&[setup, ("call", "passed", false)]),
+            TestOutcome::Lost
+        );
+        assert_eq!(outcome(&[setup, teardown]), TestOutcome::Lost);
+        assert_eq!(outcome(&[setup]), TestOutcome::Lost);
+    }
+}
