@@ -254,6 +254,8 @@ pub enum Limit {
     Tokens,
     /// The job's money budget.
     Money,
+    /// The trial's or the job's budget of model calls.
+    Calls,
 }
 
 impl Exit {

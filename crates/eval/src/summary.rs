@@ -294,6 +294,7 @@ pub fn exit_label(exit: &Exit) -> String {
                 Limit::WallTime => "wall-time",
                 Limit::Tokens => "tokens",
                 Limit::Money => "money",
+                Limit::Calls => "calls",
             }
         ),
         Exit::ContextExceeded => "context-exceeded".into(),
