@@ -1,5 +1,16 @@
 //! What drives an agent: anything that answers a conversation.
 
+pub mod openai;
+pub mod pricing;
+pub mod probe;
+pub mod record;
+pub mod replay;
+pub mod retry;
+pub mod scripted;
+pub mod secret;
+pub mod spec;
+pub mod sse;
+
 use std::time::Instant;
 
 use temper_core::{
@@ -112,4 +123,23 @@ pub enum ModelErrorClass {
     Exhausted,
     /// A budget's hard stop, before the call was made.
     Budget(temper_core::trajectory::Limit),
+}
+
+impl ModelErrorClass {
+    /// A stable name, for attempts and failures.
+    pub fn name(self) -> &'static str {
+        match self {
+            ModelErrorClass::ContextExceeded => "ContextExceeded",
+            ModelErrorClass::Authentication => "Authentication",
+            ModelErrorClass::ModelNotFound => "ModelNotFound",
+            ModelErrorClass::BadRequest => "BadRequest",
+            ModelErrorClass::RateLimited => "RateLimited",
+            ModelErrorClass::Server => "Server",
+            ModelErrorClass::Connection => "Connection",
+            ModelErrorClass::Deadline => "Deadline",
+            ModelErrorClass::InvalidResponse => "InvalidResponse",
+            ModelErrorClass::Exhausted => "Exhausted",
+            ModelErrorClass::Budget(_) => "Budget",
+        }
+    }
 }
