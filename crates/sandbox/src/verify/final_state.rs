@@ -40,6 +40,7 @@ pub fn resolve(request: &GradeRequest<'_>, protected: &Protected<'_>) -> Result<
         },
     };
     let (changes, notes) = match request.submission {
+        Submission::Start => return Ok(Filtered::default()),
         Submission::Changes(changes) => (changes.clone(), Vec::new()),
         Submission::Patch(patch) if patch.is_empty() => return Err(NoState::Empty),
         Submission::Patch(patch) => {

@@ -10,10 +10,13 @@
 //! [`Graded::failure`] says which boundary broke.
 
 mod final_state;
+pub mod proof;
 mod protected;
 pub mod pytest_runner;
 mod records;
 mod syntax;
+
+pub use final_state::read_entry;
 
 use std::time::Instant;
 
@@ -50,6 +53,9 @@ pub enum Submission<'a> {
     Patch(&'a Patch),
     /// What a sandbox's work tree held at the end.
     Changes(&'a Changes),
+    /// Nothing: the start itself is judged, to prove a task. Every layer runs, whatever the earlier
+    /// ones gave.
+    Start,
 }
 
 /// A verdict, and why nothing is known where that is so.

@@ -41,7 +41,7 @@ use temper_core::{
 };
 
 use super::{
-    GradeRequest, Graded, LogSink,
+    GradeRequest, Graded, LogSink, Submission,
     final_state::{self, NoState, excerpt, shell_quote},
     protected::{Filtered, Protected},
     random_hex,
@@ -153,10 +153,11 @@ fn grade_state(
     let mut failure = None;
     for name in [LayerName::Syntax, LayerName::Public, LayerName::Hidden] {
         let started = Instant::now();
-        let earlier_holds = verdict
-            .layers
-            .iter()
-            .all(|layer| matches!(layer.outcome, LayerOutcome::Passed | LayerOutcome::Absent));
+        let earlier_holds = matches!(request.submission, Submission::Start)
+            || verdict
+                .layers
+                .iter()
+                .all(|layer| matches!(layer.outcome, LayerOutcome::Passed | LayerOutcome::Absent));
         let lists = match name {
             LayerName::Syntax => None,
             LayerName::Public => Some(settings.public),
