@@ -102,13 +102,10 @@ pub fn judge(start: &[Graded], oracle: &[Graded]) -> Vec<Finding> {
     for (test, outcomes) in outcomes(start, |verdict| &verdict.pass_to_pass) {
         not_passing(test, outcomes, "start", &mut findings);
     }
-    for lists in [
-        |verdict: &Verdict| &verdict.fail_to_pass as &BTreeMap<_, _>,
-        |verdict: &Verdict| &verdict.pass_to_pass,
-    ] {
-        for (test, outcomes) in outcomes(oracle, lists) {
-            not_passing(test, outcomes, "oracle", &mut findings);
-        }
+    let fail_to_pass = outcomes(oracle, |verdict| &verdict.fail_to_pass);
+    let pass_to_pass = outcomes(oracle, |verdict| &verdict.pass_to_pass);
+    for (test, outcomes) in fail_to_pass.into_iter().chain(pass_to_pass) {
+        not_passing(test, outcomes, "oracle", &mut findings);
     }
     if !has_lists
         && start
