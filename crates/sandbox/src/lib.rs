@@ -5,6 +5,8 @@
 
 pub mod backend;
 pub mod limits;
+#[cfg(target_os = "linux")]
+pub mod namespaces;
 pub mod protections;
 pub mod verify;
 
