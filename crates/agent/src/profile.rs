@@ -1,0 +1,638 @@
+//! Profiles: everything about the loop that changes results, under one name and one digest.
+//!
+//! A [`ResolvedProfile`] is made from exactly one text, so keys of two profiles cannot meet in
+//! one; an override is recorded and shows in the name. Two profiles are embedded. The published
+//! file that `official-public-repro` stands for can be given in its place and is recognised by its
+//! digest.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use temper_core::{Digest, trial::PatchSource, usage::MicroDollars};
+
+use crate::{
+    context_guard::ContextGuard,
+    protocol::{Protocol, bash_block::NestedFences},
+    template::Variables,
+};
+
+pub mod file;
+
+use file::{EnvironmentSection, ProfileFile, ShellName};
+
+/// SHA-256 of the published `swebench_add_edit_tool.yaml` at
+/// 0ea04fab6aee2bcffe54db2cd11889780110f14a.
+pub const PUBLISHED_SHA256: &str =
+    "a53d2a59e6891a2200f91034302ac000c6818a65e7bea6179ff79653bec72662";
+
+/// Which profile is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProfileName {
+    /// Temper's own, for models on one's own machine.
+    ProjectHardened,
+    /// What was published, for comparison with published results.
+    OfficialPublicRepro,
+    /// A file of the user's that claims to be neither.
+    Custom,
+}
+
+impl ProfileName {
+    /// The name as typed.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ProfileName::ProjectHardened => "project-hardened",
+            ProfileName::OfficialPublicRepro => "official-public-repro",
+            ProfileName::Custom => "custom",
+        }
+    }
+
+    /// The text embedded under this name.
+    pub fn embedded_text(self) -> Option<&'static str> {
+        match self {
+            ProfileName::ProjectHardened => Some(include_str!("profiles/project-hardened.yaml")),
+            ProfileName::OfficialPublicRepro => {
+                Some(include_str!("profiles/official-public-repro.yaml"))
+            }
+            ProfileName::Custom => None,
+        }
+    }
+}
+
+/// Where a profile's text comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Provenance {
+    /// The published file, recognised by its digest.
+    Published,
+    /// A file of the user's with another digest than the published one.
+    UserSupplied,
+    /// The text embedded in this program.
+    Embedded,
+}
+
+/// A profile could not be used.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// The text does not follow the schema.
+    #[error("read profile {profile}: {message}")]
+    Schema {
+        /// The profile.
+        profile: &'static str,
+        /// What is wrong, with the place where it is known.
+        message: String,
+    },
+    /// The values do not go together, or ask for something that is not done.
+    #[error("use profile {profile}: {problem}")]
+    Invalid {
+        /// The profile.
+        profile: &'static str,
+        /// What and why.
+        problem: String,
+    },
+}
+
+/// A profile with every setting decided. Only this module makes one.
+#[derive(Clone, Debug)]
+pub struct ResolvedProfile {
+    kind: ProfileName,
+    text: String,
+    text_digest: Digest,
+    overrides: BTreeMap<String, Value>,
+    settings: Settings,
+    ignored: Vec<String>,
+}
+
+/// The settings, as they go into the trajectory's header.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The texts.
+    pub templates: Templates,
+    /// Model calls; `None` for no limit.
+    pub step_limit: Option<u32>,
+    /// Cost; `None` for no limit. A cost that is not known is not counted.
+    pub cost_limit: Option<MicroDollars>,
+    /// Wall time of the loop.
+    pub wall_time_limit: Option<Duration>,
+    /// Unusable replies in a row.
+    pub max_consecutive_format_errors: Option<u32>,
+    /// Where commands start.
+    pub directory: Option<String>,
+    /// Wall time of one command.
+    pub command_timeout: Duration,
+    /// Variables of every command, on top of the sandbox's.
+    pub variables: BTreeMap<String, String>,
+    /// What interprets commands.
+    pub shell: ShellName,
+    /// Sampling temperature; `None` leaves it to the server.
+    pub temperature: Option<f64>,
+    /// Limit on one reply; `None` sends none.
+    pub max_output_tokens: Option<u32>,
+    /// Context that prompt and reply share.
+    pub context_tokens: Option<u32>,
+    /// When to stop before a call that cannot fit.
+    pub context_guard: Option<ContextGuard>,
+    /// Adds a note from this many equal outputs of an equal command on.
+    pub repetition_note_after: Option<u32>,
+    /// What happens to a command that a fence inside it cut off.
+    pub nested_fences: NestedFences,
+    /// Where the patch comes from.
+    pub patch_source: PatchSource,
+}
+
+/// The texts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Templates {
+    /// First message.
+    pub system: String,
+    /// Second message.
+    pub instance: String,
+    /// An output.
+    pub observation: String,
+    /// An unusable reply.
+    pub format_error: String,
+    /// A command that ran into its limit. `None`: it is an ordinary observation.
+    pub timeout: Option<String>,
+}
+
+impl ResolvedProfile {
+    /// One of the two embedded profiles; an error for [`ProfileName::Custom`], which has no text.
+    pub fn embedded(name: ProfileName) -> Result<Self, ProfileError> {
+        let text = name.embedded_text().ok_or_else(|| ProfileError::Invalid {
+            profile: name.as_str(),
+            problem: "it is a file of yours, and no file was given".into(),
+        })?;
+        Self::resolve(name, text.to_owned(), BTreeMap::new())
+    }
+
+    /// A profile from the text of a file. `project-hardened` is defined by this program, so no file
+    /// can stand for it.
+    pub fn from_text(name: ProfileName, text: &str) -> Result<Self, ProfileError> {
+        if name == ProfileName::ProjectHardened {
+            return Err(ProfileError::Invalid {
+                profile: name.as_str(),
+                problem: "it is built in; a file can only be official-public-repro or custom"
+                    .into(),
+            });
+        }
+        Self::resolve(name, text.to_owned(), BTreeMap::new())
+    }
+
+    /// The same profile with other values for some keys, written as paths (`agent.step_limit`,
+    /// `temper.context_tokens`). `null` takes a key out. The name and the digest change.
+    pub fn with_overrides(
+        self,
+        overrides: impl IntoIterator<Item = (String, Value)>,
+    ) -> Result<Self, ProfileError> {
+        let mut all = self.overrides;
+        all.extend(overrides);
+        Self::resolve(self.kind, self.text, all)
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Which profile it is, overrides or not.
+    pub fn kind(&self) -> ProfileName {
+        self.kind
+    }
+
+    /// The name, ending in `+overrides` if there are any.
+    pub fn name(&self) -> String {
+        let name = self.kind.as_str();
+        if self.overrides.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{name}+overrides")
+        }
+    }
+
+    /// The digest: that of the text, or of the text's digest and the overrides where there are any.
+    pub fn digest(&self) -> Digest {
+        if self.overrides.is_empty() {
+            self.text_digest.clone()
+        } else {
+            Digest::of_value(&json!({"text": self.text_digest, "overrides": self.overrides}))
+        }
+    }
+
+    /// Where the text comes from.
+    pub fn provenance(&self) -> Provenance {
+        if self.text_digest.as_str() == PUBLISHED_SHA256 {
+            Provenance::Published
+        } else if self.kind.embedded_text() == Some(self.text.as_str()) {
+            Provenance::Embedded
+        } else {
+            Provenance::UserSupplied
+        }
+    }
+
+    /// Where the text comes from, in words, with its digest.
+    pub fn statement(&self) -> String {
+        let origin = match (self.kind, self.provenance()) {
+            (_, Provenance::Published) => "the published file",
+            (ProfileName::OfficialPublicRepro, Provenance::UserSupplied) => {
+                "a user-supplied file that differs from the published one"
+            }
+            (_, Provenance::UserSupplied) => "a user-supplied file",
+            (ProfileName::OfficialPublicRepro, Provenance::Embedded) => {
+                "Temper's equivalent of the published file"
+            }
+            (_, Provenance::Embedded) => "Temper's own text",
+        };
+        let mut statement = format!("{}: {origin}, SHA-256 {}", self.name(), self.text_digest);
+        for (key, value) in &self.overrides {
+            statement.push_str(&format!("; {key} = {value}"));
+        }
+        statement
+    }
+
+    /// The overrides by key.
+    pub fn overrides(&self) -> &BTreeMap<String, Value> {
+        &self.overrides
+    }
+
+    /// Keys of the text that have no effect here, each with the reason.
+    pub fn ignored(&self) -> &[String] {
+        &self.ignored
+    }
+
+    /// What goes into a trajectory's header and a job's manifest.
+    pub fn config(&self) -> Value {
+        json!({
+            "name": self.name(),
+            "provenance": self.provenance(),
+            "text_digest": self.text_digest,
+            "overrides": self.overrides,
+            "settings": self.settings,
+        })
+    }
+
+    /// The variables that templates see of the profile itself: upstream's configuration fields,
+    /// and `protocol`, `max_output_tokens` and `context_tokens`.
+    pub fn template_variables(&self) -> Variables {
+        let settings = &self.settings;
+        let mut variables = Variables::new();
+        let mut set = |name: &str, value: Value| variables.insert(name.to_owned(), value);
+        set("system_template", json!(settings.templates.system));
+        set("instance_template", json!(settings.templates.instance));
+        set(
+            "format_error_template",
+            json!(settings.templates.format_error),
+        );
+        set(
+            "action_observation_template",
+            json!(settings.templates.observation),
+        );
+        set(
+            "observation_template",
+            json!(settings.templates.observation),
+        );
+        set("timeout_template", json!(settings.templates.timeout));
+        set("step_limit", json!(settings.step_limit.unwrap_or(0)));
+        set(
+            "cost_limit",
+            json!(settings.cost_limit.map_or(0.0, MicroDollars::dollars)),
+        );
+        set(
+            "cwd",
+            json!(settings.directory.as_deref().unwrap_or_default()),
+        );
+        set("timeout", json!(settings.command_timeout.as_secs()));
+        set("env", json!(settings.variables));
+        set("protocol", json!(settings.protocol));
+        set("max_output_tokens", json!(settings.max_output_tokens));
+        set("context_tokens", json!(settings.context_tokens));
+        variables
+    }
+
+    fn resolve(
+        kind: ProfileName,
+        text: String,
+        overrides: BTreeMap<String, Value>,
+    ) -> Result<Self, ProfileError> {
+        let profile = kind.as_str();
+        let schema = |message: String| ProfileError::Schema { profile, message };
+        let file: ProfileFile = if overrides.is_empty() {
+            serde_saphyr::from_str(&text).map_err(|error| schema(error.to_string()))?
+        } else {
+            let mut value: Value =
+                serde_saphyr::from_str(&text).map_err(|error| schema(error.to_string()))?;
+            for (key, new) in &overrides {
+                set_key(&mut value, key, new).map_err(schema)?;
+            }
+            serde_json::from_value(value).map_err(|error| schema(error.to_string()))?
+        };
+        let mut ignored = Vec::new();
+        let settings = settle(kind, file, &mut ignored)
+            .map_err(|problem| ProfileError::Invalid { profile, problem })?;
+        Ok(ResolvedProfile {
+            kind,
+            text_digest: Digest::of(text.as_bytes()),
+            text,
+            overrides,
+            settings,
+            ignored,
+        })
+    }
+}
+
+impl std::str::FromStr for ProfileName {
+    type Err = ProfileError;
+    fn from_str(text: &str) -> Result<Self, ProfileError> {
+        [
+            ProfileName::ProjectHardened,
+            ProfileName::OfficialPublicRepro,
+            ProfileName::Custom,
+        ]
+        .into_iter()
+        .find(|name| name.as_str() == text)
+        .ok_or_else(|| ProfileError::Invalid {
+            profile: "by name",
+            problem: format!(
+                "there is no profile {text:?}; there are project-hardened, official-public-repro \
+                 and custom"
+            ),
+        })
+    }
+}
+
+fn set_key(root: &mut Value, path: &str, new: &Value) -> Result<(), String> {
+    let mut place = root;
+    let mut parts = path.split('.').peekable();
+    while let Some(part) = parts.next() {
+        let Value::Object(map) = place else {
+            return Err(format!(
+                "the override {path} goes through a value that is no section"
+            ));
+        };
+        if parts.peek().is_none() {
+            if new.is_null() {
+                map.remove(part);
+            } else {
+                map.insert(part.to_owned(), new.clone());
+            }
+            return Ok(());
+        }
+        place = map
+            .entry(part)
+            .or_insert_with(|| Value::Object(Default::default()));
+    }
+    Ok(())
+}
+
+/// Decides every setting, or says what does not go together.
+fn settle(
+    kind: ProfileName,
+    file: ProfileFile,
+    ignored: &mut Vec<String>,
+) -> Result<Settings, String> {
+    let environment = match (file.environment, file.env) {
+        (Some(_), Some(_)) => {
+            return Err(
+                "it has both `env` and `environment`, which mean the same; keep one".into(),
+            );
+        }
+        (one, other) => one.or(other).unwrap_or_default(),
+    };
+    if !environment.forward_env.is_empty() {
+        return Err(
+            "`forward_env` asks for variables of the host, and none enter a sandbox; write values \
+             into `environment.env`"
+                .into(),
+        );
+    }
+    let (agent, model, temper) = (file.agent, file.model, file.temper);
+    let version_2 = model.observation_template.is_some() || model.format_error_template.is_some();
+    if version_2
+        && (agent.action_observation_template.is_some() || agent.format_error_template.is_some())
+    {
+        return Err(
+            "it has templates of version 1 under `agent` and of version 2 under `model`; keep one \
+             kind"
+                .into(),
+        );
+    }
+    let protocol = temper.protocol.unwrap_or(if version_2 {
+        Protocol::ToolCall
+    } else {
+        Protocol::BashBlock
+    });
+    let cost_limit = MicroDollars::from_dollars(agent.cost_limit).ok_or_else(|| {
+        format!(
+            "`agent.cost_limit` is {}, which is no amount",
+            agent.cost_limit
+        )
+    })?;
+    let shell = shell(&environment, temper.shell)?;
+    let (temperature, kwargs_max) = sampling(&model.model_kwargs, ignored)?;
+    let max_output_tokens = match (temper.max_output_tokens, kwargs_max) {
+        (Some(a), Some(b)) if a != b => {
+            return Err(format!(
+                "`temper.max_output_tokens` is {a} and `model.model_kwargs` says {b}"
+            ));
+        }
+        (a, b) => a.or(b),
+    };
+    let context_guard = match (temper.context_reserve_tokens, temper.context_tokens) {
+        (None, _) => None,
+        (Some(reserve_tokens), Some(context_tokens)) => Some(ContextGuard {
+            context_tokens,
+            max_output_tokens: max_output_tokens.ok_or(
+                "the context guard needs `temper.max_output_tokens`: without it no prompt is \
+                 known to leave room for a reply",
+            )?,
+            reserve_tokens,
+        }),
+        (Some(_), None) => {
+            return Err("`temper.context_reserve_tokens` needs `temper.context_tokens`".into());
+        }
+    };
+    for (key, present, why) in [
+        (
+            "agent.mode",
+            agent.mode.is_some(),
+            "trials are never interactive",
+        ),
+        (
+            "agent.confirm_exit",
+            agent.confirm_exit.is_some(),
+            "trials are never interactive",
+        ),
+        (
+            "agent.output_path",
+            agent.output_path.is_some(),
+            "the job names its directory",
+        ),
+        (
+            "environment.image",
+            environment.image.is_some(),
+            "the task names its image",
+        ),
+        (
+            "environment.executable",
+            environment.executable.is_some(),
+            "the job names its sandbox",
+        ),
+        (
+            "environment.run_args",
+            environment.run_args.is_some(),
+            "the job names its sandbox",
+        ),
+        (
+            "environment.pull_timeout",
+            environment.pull_timeout.is_some(),
+            "the job fetches images",
+        ),
+        (
+            "environment.container_timeout",
+            environment.container_timeout.is_some(),
+            "a sandbox ends with its trial",
+        ),
+        (
+            "model.model_name",
+            model.model_name.is_some(),
+            "the job names its model",
+        ),
+        (
+            "model.model_class",
+            model.model_class.is_some(),
+            "the job names its model",
+        ),
+        (
+            "model.cost_tracking",
+            model.cost_tracking.is_some(),
+            "an unknown price is no error",
+        ),
+    ] {
+        if present {
+            ignored.push(format!("{key}: {why}"));
+        }
+    }
+    let observation = agent
+        .action_observation_template
+        .or(model.observation_template)
+        .ok_or("it has no observation template")?;
+    let official = kind == ProfileName::OfficialPublicRepro;
+    Ok(Settings {
+        protocol,
+        templates: Templates {
+            system: agent.system_template,
+            instance: agent.instance_template,
+            observation,
+            format_error: agent
+                .format_error_template
+                .or(model.format_error_template)
+                .unwrap_or_else(|| DEFAULT_FORMAT_ERROR.into()),
+            timeout: match protocol {
+                Protocol::BashBlock => Some(
+                    agent
+                        .timeout_template
+                        .unwrap_or_else(|| DEFAULT_TIMEOUT.into()),
+                ),
+                Protocol::ToolCall => None,
+            },
+        },
+        step_limit: some_if_positive(agent.step_limit),
+        cost_limit: Some(cost_limit).filter(|limit| limit.0 > 0),
+        wall_time_limit: Some(agent.wall_time_limit_seconds)
+            .filter(|seconds| *seconds > 0)
+            .map(Duration::from_secs),
+        max_consecutive_format_errors: some_if_positive(
+            agent
+                .max_consecutive_format_errors
+                .unwrap_or(match protocol {
+                    Protocol::BashBlock => 0,
+                    Protocol::ToolCall => 3,
+                }),
+        ),
+        directory: environment.cwd.filter(|cwd| !cwd.is_empty()),
+        command_timeout: Duration::from_secs(environment.timeout.unwrap_or(30)),
+        variables: environment.env,
+        shell,
+        temperature,
+        max_output_tokens,
+        // What the published model was served with; the published file does not say.
+        context_tokens: temper.context_tokens.or(official.then_some(65_536)),
+        context_guard,
+        repetition_note_after: temper.repetition_note_after.filter(|n| *n > 0),
+        nested_fences: temper.nested_fences.unwrap_or(NestedFences::Refuse),
+        patch_source: temper.patch_source.unwrap_or(PatchSource::Submission),
+    })
+}
+
+const DEFAULT_FORMAT_ERROR: &str = "Nothing was run: a reply needs exactly ONE action.";
+
+const DEFAULT_TIMEOUT: &str = "\
+The command <command>{{action['action']}}</command> ran into its time limit and was stopped.
+This is what it had printed until then:
+<output>
+{{output}}
+</output>
+Use another command, and none that waits for input.";
+
+fn some_if_positive(limit: u32) -> Option<u32> {
+    (limit > 0).then_some(limit)
+}
+
+fn shell(environment: &EnvironmentSection, own: Option<ShellName>) -> Result<ShellName, String> {
+    let interpreter: Option<Vec<_>> = environment
+        .interpreter
+        .as_ref()
+        .map(|words| words.iter().map(String::as_str).collect());
+    let from_interpreter = match interpreter.as_deref() {
+        None => None,
+        Some(["bash" | "/bin/bash", "-c"]) => Some(ShellName::Bash),
+        Some(["bash" | "/bin/bash", "-lc"]) => Some(ShellName::BashLogin),
+        Some(["sh" | "/bin/sh", "-c"]) => Some(ShellName::Sh),
+        Some(other) => return Err(format!("`environment.interpreter` {other:?} is not known")),
+    };
+    let by_class = match environment.environment_class.as_deref() {
+        Some("local") => ShellName::Sh,
+        None | Some("docker" | "singularity") => ShellName::BashLogin,
+        Some(other) => {
+            return Err(format!(
+                "`environment.environment_class` {other:?} is not known"
+            ));
+        }
+    };
+    Ok(own.or(from_interpreter).unwrap_or(by_class))
+}
+
+/// Temperature and output limit from `model_kwargs`.
+fn sampling(
+    kwargs: &serde_json::Map<String, Value>,
+    ignored: &mut Vec<String>,
+) -> Result<(Option<f64>, Option<u32>), String> {
+    let (mut temperature, mut max_tokens) = (None, None);
+    for (key, value) in kwargs {
+        let wrong = || format!("`model.model_kwargs.{key}` cannot be {value}");
+        match key.as_str() {
+            "temperature" => {
+                let number = value.as_f64().filter(|t| (0.0..=2.0).contains(t));
+                temperature = Some(number.ok_or_else(wrong)?);
+            }
+            "max_tokens" | "max_completion_tokens" => {
+                let number = value.as_u64().and_then(|n| u32::try_from(n).ok());
+                max_tokens = Some(number.filter(|n| *n > 0).ok_or_else(wrong)?);
+            }
+            "drop_params" | "parallel_tool_calls" => {
+                ignored.push(format!("model.model_kwargs.{key}: it steers LiteLLM"));
+            }
+            _ => {
+                return Err(format!(
+                    "`model.model_kwargs.{key}` would have no effect here; only temperature and \
+                     max_tokens are sent from a profile"
+                ));
+            }
+        }
+    }
+    Ok((temperature, max_tokens))
+}
