@@ -1,9 +1,10 @@
 //! The agent's loop, its protocols and profiles, the models that drive it, and trials.
 
 pub mod budget;
-pub mod context_guard;
 pub mod job;
 pub mod model;
+pub mod baselines;
+pub mod context_guard;
 pub mod profile;
 pub mod protocol;
 pub mod repetition;

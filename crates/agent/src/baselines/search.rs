@@ -1,0 +1,341 @@
+//! Search-based program repair: a classical, deterministic program in the place of the model.
+//!
+//! It sees what any agent sees, the conversation, and nothing else: it is opened with a seed
+//! alone. It runs the public tests, traces them, ranks lines by the Ochiai coefficient, tries
+//! small edits of the suspicious lines in order of suspiciousness times a prior of the operator,
+//! and submits the best edit that makes the public tests pass. The Python programs that do the
+//! work inside the sandbox lie in `search/` and are delivered by one command, so that the
+//! trajectory holds everything that was run.
+//!
+//! In the line of GenProg (Le Goues et al. 2012: reuse of statements), Kali (Qi et al. 2015:
+//! removal), PraPR (Ghanbari et al. 2019: mutation operators tried by code exchange in a loaded
+//! program) and spectrum-based localisation (Abreu et al. 2007). Unlike GenProg it does not evolve
+//! a population: it enumerates single edits, best first, which is repeatable.
+//!
+//! It does not read the statement as language: words of the statement only raise the rank of
+//! functions that it names.
+
+mod statement;
+
+use serde::{Deserialize, Serialize};
+use temper_core::{Message, PreparedTask};
+
+use super::{reply, submit};
+use crate::model::{Model, ModelError, ModelFactory, ModelReply, ModelRequest};
+use statement::Statement;
+
+/// How long the search may go on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SearchSettings {
+    /// Wall time of localising and searching together. It bounds what is found on a slow machine.
+    pub wall_seconds: u64,
+    /// Wall time of one command of the search; it has to stay below the profile's limit.
+    pub batch_seconds: u64,
+    /// Wall time of running the tests under the tracer.
+    pub trace_seconds: u64,
+}
+
+impl Default for SearchSettings {
+    fn default() -> Self {
+        SearchSettings {
+            wall_seconds: 30,
+            batch_seconds: 15,
+            trace_seconds: 12,
+        }
+    }
+}
+
+/// Makes search-based repair agents.
+#[derive(Clone, Debug, Default)]
+pub struct SearchFactory {
+    /// Limits of the search.
+    pub settings: SearchSettings,
+}
+
+/// The programs, in the order in which they build on each other.
+const PROGRAMS: [(&str, &str); 6] = [
+    ("source.py", include_str!("search/source.py")),
+    ("hints.py", include_str!("search/hints.py")),
+    ("expressions.py", include_str!("search/expressions.py")),
+    ("statements.py", include_str!("search/statements.py")),
+    ("running.py", include_str!("search/running.py")),
+    ("repair.py", include_str!("search/repair.py")),
+];
+
+/// Where they are laid, outside the work tree.
+const HOME: &str = "${TMPDIR:-/tmp}/search-repair";
+
+/// How often an edit may turn out wrong when the tests are run for real.
+const MOST_REJECTIONS: u32 = 5;
+
+/// Ends a heredoc; no program contains it as a line.
+const HEREDOC_END: &str = "END_OF_PROGRAM";
+
+impl ModelFactory for SearchFactory {
+    fn describe(&self) -> serde_json::Value {
+        let programs: Vec<u8> = PROGRAMS.iter().flat_map(|(_, text)| text.bytes()).collect();
+        serde_json::json!({
+            "kind": "search",
+            "language_model": false,
+            "description": "search-based program repair: Ochiai localisation and single edits, \
+                            tried against the public tests; not a language model",
+            "settings": self.settings,
+            "programs": temper_core::Digest::of(&programs),
+        })
+    }
+
+    fn is_language_model(&self) -> bool {
+        false
+    }
+
+    fn open(&self, _task: &PreparedTask, seed: u64) -> Result<Box<dyn Model>, ModelError> {
+        Ok(Box::new(SearchModel::new(self.settings.clone(), seed)))
+    }
+}
+
+/// The agent of one trial: a state machine over the observations.
+pub struct SearchModel {
+    settings: SearchSettings,
+    seed: u64,
+    stage: Stage,
+    command: String,
+    n_rejected: u32,
+}
+
+/// What the last command was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Opening,
+    FirstTests,
+    Delivery,
+    Localisation,
+    Search,
+    Trial,
+    Withdrawal,
+    Submission,
+}
+
+impl SearchModel {
+    /// An agent with its settings and its seed, which orders candidates of equal rank.
+    pub fn new(settings: SearchSettings, seed: u64) -> Self {
+        SearchModel {
+            settings,
+            seed,
+            stage: Stage::Opening,
+            command: String::new(),
+            n_rejected: 0,
+        }
+    }
+
+    fn go(
+        &mut self,
+        stage: Stage,
+        request: &ModelRequest<'_>,
+        thought: &str,
+        command: &str,
+    ) -> ModelReply {
+        self.stage = stage;
+        reply(request, thought, command)
+    }
+
+    fn finish(&mut self, request: &ModelRequest<'_>, thought: &str) -> ModelReply {
+        self.stage = Stage::Submission;
+        submit(request, thought)
+    }
+
+    fn open(&mut self, request: &ModelRequest<'_>) -> ModelReply {
+        let Some(command) = Statement::read(request.messages).test_command else {
+            return self.finish(
+                request,
+                "The task names no public tests that I could run, and without tests I cannot \
+                 tell a repair from a change. I submit no change.",
+            );
+        };
+        self.command = command;
+        let tests = self.tests();
+        self.go(
+            Stage::FirstTests,
+            request,
+            "I run the public tests first, to see which of them fail.",
+            &format!("mkdir -p {HOME} && {tests}"),
+        )
+    }
+
+    /// The public tests as the task gives them. Compiled files go where they are not part of the
+    /// work tree, and only the end of the output is shown.
+    fn tests(&self) -> String {
+        let Self { command, .. } = self;
+        format!(
+            "set -o pipefail; export PYTHONPYCACHEPREFIX={HOME}/compiled; \
+             timeout 40 {command} 2>&1 | tail -n 30"
+        )
+    }
+
+    fn deliver(&mut self, request: &ModelRequest<'_>) -> ModelReply {
+        let settings = serde_json::json!({
+            "wall_seconds": self.settings.wall_seconds,
+            "trace_seconds": self.settings.trace_seconds,
+            "seed": self.seed,
+            "words": Statement::read(request.messages).words,
+        });
+        let mut command = String::new();
+        for (name, text) in PROGRAMS {
+            command.push_str(&format!(
+                "cat > {HOME}/{name} <<'{HEREDOC_END}'\n{}\n{HEREDOC_END}\n",
+                text.trim_end()
+            ));
+        }
+        command.push_str(&format!(
+            "cat > {HOME}/settings.json <<'{HEREDOC_END}'\n{settings}\n{HEREDOC_END}\n\
+             ls {HOME}"
+        ));
+        self.go(
+            Stage::Delivery,
+            request,
+            "Some tests fail. I lay my repair programs outside the repository: a tracer that \
+             ranks suspicious lines, operators that propose small edits, and a runner that tries \
+             them.",
+            &command,
+        )
+    }
+
+    fn repair(&mut self, arguments: &str) -> String {
+        // The task's command begins with the interpreter that has the task's packages.
+        let interpreter = self.command.split(' ').next().unwrap_or("python");
+        format!("PYTHONPYCACHEPREFIX={HOME}/compiled {interpreter} {HOME}/repair.py {arguments}")
+    }
+
+    fn localise(&mut self, request: &ModelRequest<'_>) -> ModelReply {
+        let arguments = match self.command.split_once(" pytest ") {
+            Some((_, arguments)) => format!("localise {arguments}"),
+            None => "localise".into(),
+        };
+        let command = self.repair(&arguments);
+        self.go(
+            Stage::Localisation,
+            request,
+            "I run the tests under the tracer and rank the lines by how much more the failing \
+             tests run them than the passing ones (Ochiai).",
+            &command,
+        )
+    }
+
+    fn search(&mut self, request: &ModelRequest<'_>, thought: &str) -> ModelReply {
+        let seconds = self.settings.batch_seconds;
+        let command = self.repair(&format!("search {seconds}"));
+        self.go(Stage::Search, request, thought, &command)
+    }
+
+    fn try_out(&mut self, request: &ModelRequest<'_>, thought: &str) -> ModelReply {
+        let command = format!("{} && {{ {}; }}", self.repair("apply"), self.tests());
+        self.go(Stage::Trial, request, thought, &command)
+    }
+
+    fn judge(&mut self, request: &ModelRequest<'_>, observation: &Observation<'_>) -> ModelReply {
+        if observation.succeeded() {
+            return self.finish(
+                request,
+                "All public tests pass with this edit. I submit it; that it is what the author \
+                 meant I cannot know.",
+            );
+        }
+        self.n_rejected += 1;
+        let command = self.repair("undo");
+        self.go(
+            Stage::Withdrawal,
+            request,
+            "With this edit the public tests do not all pass when they are run for real, so I \
+             take it back.",
+            &command,
+        )
+    }
+
+    fn after_search(
+        &mut self,
+        request: &ModelRequest<'_>,
+        observation: &Observation<'_>,
+    ) -> ModelReply {
+        match observation.result("search: ") {
+            Some("found") => self.try_out(
+                request,
+                "There is an edit with which the failing tests pass and no test that runs the \
+                 changed code breaks. I write the best one and run the public tests for real.",
+            ),
+            Some("continue") => self.search(request, "No edit has worked yet; I go on trying."),
+            Some("exhausted") => self.finish(
+                request,
+                "I have tried every edit that I can think of and none makes the tests pass. I \
+                 submit no change.",
+            ),
+            _ => self.finish(
+                request,
+                "My time for the search is over and no edit makes the tests pass. I submit no \
+                 change.",
+            ),
+        }
+    }
+}
+
+impl Model for SearchModel {
+    fn query(&mut self, request: &ModelRequest<'_>) -> Result<ModelReply, ModelError> {
+        let observation = Observation::last(request.messages);
+        let reply = match self.stage {
+            Stage::Opening => self.open(request),
+            Stage::FirstTests if observation.succeeded() => self.finish(
+                request,
+                "All public tests pass already, so that nothing tells me what to repair. I \
+                 submit no change.",
+            ),
+            Stage::FirstTests => self.deliver(request),
+            Stage::Delivery => self.localise(request),
+            Stage::Localisation => match observation.result("localise: ") {
+                Some(result) if !result.starts_with("nothing") => self.search(
+                    request,
+                    "I try the candidate edits, most suspicious first, against the failing tests \
+                     and then against the tests that run the changed code.",
+                ),
+                _ => self.finish(
+                    request,
+                    "The failing tests do not lead to any line that I could change. I submit no \
+                     change.",
+                ),
+            },
+            Stage::Search => self.after_search(request, &observation),
+            Stage::Trial => self.judge(request, &observation),
+            Stage::Withdrawal if self.n_rejected < MOST_REJECTIONS => {
+                self.search(request, "I go on with the next candidates.")
+            }
+            Stage::Withdrawal => self.finish(
+                request,
+                "Too many edits turned out wrong when tested for real. I submit no change.",
+            ),
+            Stage::Submission => self.finish(request, "I submit what stands."),
+        };
+        Ok(reply)
+    }
+}
+
+/// The last message as the result of a command.
+struct Observation<'a>(&'a str);
+
+impl<'a> Observation<'a> {
+    fn last(messages: &'a [Message]) -> Self {
+        Observation(messages.last().map_or("", |message| &message.content))
+    }
+
+    /// Whether it reports the exit code 0. The first line that reports one is the loop's own; what
+    /// the command printed comes after it.
+    fn succeeded(&self) -> bool {
+        let code = self.0.split_once("<returncode>").map(|(_, rest)| rest);
+        code.is_some_and(|rest| rest.starts_with("0</returncode>"))
+    }
+
+    /// The rest of the last line that begins with `label`.
+    fn result(&self, label: &str) -> Option<&'a str> {
+        self.0
+            .lines()
+            .rev()
+            .find_map(|line| line.strip_prefix(label))
+    }
+}

@@ -1,0 +1,115 @@
+//! What the repair search takes from the first messages: the command of the public tests, and
+//! words.
+
+use std::collections::BTreeSet;
+
+use temper_core::{Message, Role};
+
+/// The line in front of the command, as statements of Temper's own tasks end.
+const LEAD: &str = "Run the public tests with:";
+
+/// More words than this do not sharpen anything.
+const MOST_WORDS: usize = 400;
+
+/// What is taken from a task's statement.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Statement {
+    /// The command that runs the public tests; its first word is a Python interpreter.
+    pub(super) test_command: Option<String>,
+    /// Words that may be names in the code.
+    pub(super) words: BTreeSet<String>,
+}
+
+impl Statement {
+    /// Reads the first user message. The command is the last one announced, since the statement
+    /// of a task ends with it; a template's text around the statement may follow.
+    pub(super) fn read(messages: &[Message]) -> Self {
+        let first = messages.iter().find(|message| message.role == Role::User);
+        let Some(Message { content, .. }) = first else {
+            return Statement::default();
+        };
+        let test_command = content
+            .rsplit_once(LEAD)
+            .and_then(|(_, rest)| rest.lines().map(str::trim).find(|line| !line.is_empty()))
+            .filter(|line| is_plain_pytest(line))
+            .map(str::to_owned);
+        let words = element(content, "pr_description")
+            .or_else(|| element(content, "task"))
+            .unwrap_or(content)
+            .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+            .filter(|word| (3..=60).contains(&word.len()))
+            .filter(|word| !word.starts_with(|c: char| c.is_ascii_digit()))
+            .map(str::to_owned)
+            .take(MOST_WORDS)
+            .collect();
+        Statement {
+            test_command,
+            words,
+        }
+    }
+}
+
+/// The text of an element that a template puts around the statement.
+fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(&format!("<{name}>"))?;
+    rest.split_once(&format!("</{name}>"))
+        .map(|(inner, _)| inner)
+}
+
+/// Whether a line runs pytest and does nothing else: words without anything that a shell
+/// interprets.
+fn is_plain_pytest(line: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || " -_./:=,+@".contains(c);
+    let words: Vec<_> = line.split(' ').collect();
+    line.len() < 4_000
+        && line.chars().all(plain)
+        && words.len() > 2
+        && (words[0] == "python" || words[0] == "python3")
+        && words[1..3] == ["-m", "pytest"]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Statement {
+        Statement::read(&[
+            Message::text(
+                Role::System,
+                "Run the public tests with:\n\n    python -m pytest no.py",
+            ),
+            Message::text(Role::User, text),
+        ])
+    }
+
+    #[test]
+    fn finds_the_command_and_the_words_of_the_statement() {
+        let statement = read(
+            "<pr_description>\n`partition_all` drops 10 items.\n\nRun the public tests with:\n\n    \
+             python -m pytest -q a/test_a.py b.py\n</pr_description>\nedit the sources",
+        );
+        assert_eq!(
+            statement.test_command.as_deref(),
+            Some("python -m pytest -q a/test_a.py b.py")
+        );
+        assert!(statement.words.contains("partition_all"));
+        assert!(!statement.words.contains("sources"));
+    }
+
+    #[test]
+    fn takes_no_command_that_does_more() {
+        for line in [
+            "python -m pytest -q a.py; rm -rf /",
+            "python -m pytest $(id)",
+            "python -m pytest",
+            "make test",
+            "python -c 1 pytest a.py",
+            "",
+        ] {
+            let text = format!("Run the public tests with:\n\n    {line}\n");
+            assert_eq!(read(&text).test_command, None, "{line}");
+        }
+        assert_eq!(read("no tests are named").test_command, None);
+        assert_eq!(Statement::read(&[]), Statement::default());
+    }
+}

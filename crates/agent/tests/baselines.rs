@@ -1,0 +1,376 @@
+//! The baselines, driven by a loop of a few lines that runs their commands in a copy of a
+//! repository, as mini-swe-agent's local environment does.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use temper_agent::{
+    baselines::{noop::NoopFactory, oracle::OracleFactory, search::SearchFactory},
+    model::{ModelFactory, ModelRequest, Tool},
+};
+use temper_core::{
+    Digest, Entry, Message, Patch, PreparedTask, Role, SourceGroup, Split, Task, TaskId, TreePath,
+    patch,
+    task::{Environment, Oracle, Origin, Start, TaskFormat, Verifier},
+    tree::Changes,
+};
+
+/// What a drive through a conversation gave.
+struct Drive {
+    replies: Vec<String>,
+    submission: Option<String>,
+}
+
+/// A directory for a work tree and one for temporary files, removed at the end.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let place = Place(tempfile::tempdir().unwrap());
+        std::fs::create_dir(place.0.path().join("tmp")).unwrap();
+        for (path, content) in files {
+            place.write(path, content);
+        }
+        place
+    }
+
+    fn tree(&self) -> PathBuf {
+        self.0.path().join("tree")
+    }
+
+    fn write(&self, path: &str, content: &str) {
+        let path = self.tree().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+
+    fn read(&self, path: &str) -> String {
+        std::fs::read_to_string(self.tree().join(path)).unwrap()
+    }
+
+    fn run(&self, command: &str, python: Option<&Path>) -> (i32, String) {
+        let mut path = std::env::var("PATH").unwrap();
+        if let Some(directory) = python {
+            path = format!("{}:{path}", directory.display());
+        }
+        let output = Command::new("bash")
+            .arg("-c")
+            .arg(format!("exec 2>&1\n{command}"))
+            .current_dir(self.tree())
+            .env("TMPDIR", self.0.path().join("tmp"))
+            .env("PYTHONPATH", ".")
+            .env("PATH", path)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        (
+            output.status.code().unwrap_or(-1),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+        )
+    }
+}
+
+fn prepared(place: &Place, oracle: Option<Oracle>) -> PreparedTask {
+    PreparedTask {
+        task: Task {
+            id: TaskId::new("t").unwrap(),
+            format: TaskFormat::Native,
+            statement: String::new(),
+            start: Start::Directory {
+                path: place.tree(),
+                digest: Digest::of(b""),
+            },
+            environment: Environment::Host,
+            verifier: Verifier::Harbor {
+                tests: PathBuf::new(),
+                environment: BTreeMap::new(),
+                timeout_seconds: 1,
+            },
+            oracle,
+            origin: Origin::default(),
+            source_group: SourceGroup::new("g").unwrap(),
+            split: Split::Unassigned,
+            metadata: serde_json::Map::new(),
+        },
+        start_tree: Some(place.tree()),
+        hidden_tests: None,
+        mounts: Vec::new(),
+        variables: BTreeMap::new(),
+        image: None,
+        work_tree: "/testbed".into(),
+        setup: Vec::new(),
+        environment_digest: Digest::of(b""),
+    }
+}
+
+/// The commands of a reply by mini-swe-agent's rule: every `bash` block that ends.
+fn blocks(reply: &str) -> Vec<String> {
+    let pattern = regex::Regex::new(r"(?s)```bash\s*\n(.*?)\n```").unwrap();
+    pattern
+        .captures_iter(reply)
+        .map(|found| found[1].trim().to_owned())
+        .collect()
+}
+
+fn drive(
+    factory: &dyn ModelFactory,
+    place: &Place,
+    task: &PreparedTask,
+    statement: &str,
+    python: Option<&Path>,
+) -> Drive {
+    let mut model = factory.open(task, 7).unwrap();
+    let mut messages = vec![
+        Message::text(Role::System, "You repair code."),
+        Message::text(
+            Role::User,
+            format!("<task>\n{statement}\n</task>\nEnd with ```bash\necho\n```"),
+        ),
+    ];
+    let mut replies = Vec::new();
+    for _ in 0..40 {
+        let reply = model.query(&request(&messages, &[])).unwrap();
+        let text = reply.message.content.clone();
+        messages.push(reply.message);
+        replies.push(text.clone());
+        let commands = blocks(&text);
+        assert_eq!(commands.len(), 1, "{text}");
+        assert!(text.starts_with("THOUGHT: "), "{text}");
+        let (code, output) = place.run(&commands[0], python);
+        if let Some(rest) = output.strip_prefix("MINI_SWE_AGENT_FINAL_OUTPUT\n") {
+            return Drive {
+                replies,
+                submission: Some(rest.to_owned()),
+            };
+        }
+        messages.push(Message::text(
+            Role::User,
+            format!("<returncode>{code}</returncode>\n<output>\n{output}</output>"),
+        ));
+    }
+    Drive {
+        replies,
+        submission: None,
+    }
+}
+
+fn request<'a>(messages: &'a [Message], tools: &'a [Tool]) -> ModelRequest<'a> {
+    ModelRequest {
+        messages,
+        tools,
+        max_output_tokens: None,
+        temperature: None,
+        seed: 7,
+        deadline: None,
+    }
+}
+
+#[test]
+fn noop_submits_in_one_turn_and_changes_nothing() {
+    let place = Place::new(&[("a.py", "x = 1\n")]);
+    let drive = drive(
+        &NoopFactory,
+        &place,
+        &prepared(&place, None),
+        "Fix it.",
+        None,
+    );
+    assert_eq!(drive.replies.len(), 1);
+    assert_eq!(drive.submission.as_deref(), Some(""));
+    assert_eq!(place.read("a.py"), "x = 1\n");
+}
+
+#[test]
+fn baselines_say_that_they_are_not_language_models() {
+    let factories: [&dyn ModelFactory; 3] =
+        [&NoopFactory, &OracleFactory, &SearchFactory::default()];
+    let mut kinds = Vec::new();
+    for factory in factories {
+        assert!(!factory.is_language_model());
+        let description = factory.describe();
+        assert_eq!(description["language_model"], false);
+        kinds.push(description["kind"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(kinds, ["noop", "oracle", "search"]);
+}
+
+#[test]
+fn baselines_answer_with_a_tool_call_where_tools_are_on_offer() {
+    let place = Place::new(&[("a.py", "")]);
+    let tools = [Tool {
+        name: "bash".into(),
+        description: String::new(),
+        parameters: serde_json::json!({}),
+    }];
+    let messages = [Message::text(Role::User, "Fix it.")];
+    for factory in [&NoopFactory as &dyn ModelFactory, &SearchFactory::default()] {
+        let mut model = factory.open(&prepared(&place, None), 0).unwrap();
+        let reply = model.query(&request(&messages, &tools)).unwrap();
+        let [call] = reply.message.tool_calls.as_slice() else {
+            panic!("{:?}", reply.message);
+        };
+        assert_eq!(call.name, "bash");
+        let arguments: serde_json::Value = serde_json::from_str(&call.arguments).unwrap();
+        let command = arguments["command"].as_str().unwrap();
+        let (code, output) = place.run(command, None);
+        assert_eq!(code, 0);
+        assert!(output.starts_with("COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT\n"));
+    }
+}
+
+/// Files before and after; `None` for one that is not there.
+type Case = (Vec<u8>, Option<Vec<u8>>, Option<Vec<u8>>);
+
+fn deliver(cases: &[Case]) {
+    let place = Place::new(&[("README", "")]);
+    let mut changes = Changes::new();
+    let mut before_tree = BTreeMap::new();
+    for (name, before, after) in cases {
+        let path = TreePath::new(name.clone()).unwrap();
+        if let Some(before) = before {
+            let file = place.tree().join(path.as_os_path());
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, before).unwrap();
+            before_tree.insert(path.clone(), Entry::file(before.clone()));
+        }
+        changes.insert(path, after.clone().map(Entry::file));
+    }
+    let fix = patch::diff(&mut |path| before_tree.get(path).cloned(), &changes);
+    for oracle in [
+        Oracle::Patch { patch: fix.clone() },
+        Oracle::ReversePatch {
+            patch: patch::reverse(&fix).unwrap(),
+        },
+    ] {
+        let copy = Place::new(&[]);
+        assert!(
+            Command::new("cp")
+                .arg("-r")
+                .args([place.tree(), copy.tree()])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let task = prepared(&place, Some(oracle));
+        let drive = drive(&OracleFactory, &copy, &task, "Fix it.", None);
+        assert!(drive.submission.is_some());
+        for (name, _, after) in cases {
+            let path = TreePath::new(name.clone()).unwrap();
+            let found = std::fs::read(copy.tree().join(path.as_os_path())).ok();
+            assert!(found == *after, "{path}");
+        }
+    }
+}
+
+#[test]
+fn oracle_delivers_every_byte() {
+    let long: Vec<u8> = (0..200_000u32)
+        .flat_map(|n| format!("{n}\n").into_bytes())
+        .collect();
+    let mut longer = long.clone();
+    longer.splice(500_000..500_010, b"inserted\n".iter().copied());
+    deliver(&[
+        (
+            b"a.py".to_vec(),
+            Some(b"one\ntwo\n".to_vec()),
+            Some(b"one\n2\n".to_vec()),
+        ),
+        (
+            b"new/deep/b'c d.py".to_vec(),
+            None,
+            Some(b"\xff\x00\r\n$HOME `id`".to_vec()),
+        ),
+        (b"gone.py".to_vec(), Some(b"x\n".to_vec()), None),
+        (
+            b"-flag.py".to_vec(),
+            Some(b"".to_vec()),
+            Some(b"y".to_vec()),
+        ),
+        (
+            b"caf\xe9\n.py".to_vec(),
+            Some(b"x".to_vec()),
+            Some(b"x\n".to_vec()),
+        ),
+        (
+            b"shrinks.py".to_vec(),
+            Some(b"aaaa\n".to_vec()),
+            Some(b"aa\n".to_vec()),
+        ),
+        (b"long.txt".to_vec(), Some(long.clone()), Some(longer)),
+        (b"big.txt".to_vec(), None, Some(long)),
+    ]);
+}
+
+#[test]
+fn oracle_keeps_and_sets_modes_and_links() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new(&[("run.sh", "exit 1\n"), ("keep.sh", "exit 1\n")]);
+    for name in ["run.sh", "keep.sh"] {
+        let mode = if name == "keep.sh" { 0o755 } else { 0o644 };
+        let file = place.tree().join(name);
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let text = "diff --git a/run.sh b/run.sh\nold mode 100644\nnew mode 100755\n\
+                diff --git a/keep.sh b/keep.sh\n--- a/keep.sh\n+++ b/keep.sh\n@@ -1 +1 @@\n\
+                -exit 1\n+exit 0\n\
+                diff --git a/link b/link\nnew file mode 120000\n--- /dev/null\n+++ b/link\n\
+                @@ -0,0 +1 @@\n+run.sh\n\\ No newline at end of file\n";
+    let oracle = Oracle::Patch {
+        patch: Patch(text.into()),
+    };
+    let task = prepared(&place, Some(oracle));
+    assert!(
+        drive(&OracleFactory, &place, &task, "", None)
+            .submission
+            .is_some()
+    );
+    for name in ["run.sh", "keep.sh"] {
+        let mode = place
+            .tree()
+            .join(name)
+            .metadata()
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o111, 0o111, "{name}");
+    }
+    assert_eq!(place.read("keep.sh"), "exit 0\n");
+    assert_eq!(
+        std::fs::read_link(place.tree().join("link")).unwrap(),
+        Path::new("run.sh")
+    );
+}
+
+#[test]
+fn oracle_refuses_what_it_cannot_apply() {
+    let place = Place::new(&[("a.py", "x = 1\n")]);
+    std::os::unix::fs::symlink("/etc", place.tree().join("etc")).unwrap();
+    for text in [
+        "--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-y = 1\n+y = 2\n",
+        "--- a/etc/hostname\n+++ b/etc/hostname\n@@ -1 +1 @@\n-x\n+y\n",
+        "--- a/../a.py\n+++ b/../a.py\n@@ -1 +1 @@\n-x = 1\n+y\n",
+    ] {
+        let oracle = Oracle::Patch {
+            patch: Patch(text.into()),
+        };
+        assert!(
+            OracleFactory
+                .open(&prepared(&place, Some(oracle)), 0)
+                .is_err()
+        );
+    }
+    assert!(OracleFactory.open(&prepared(&place, None), 0).is_err());
+}
+
+#[test]
+fn search_without_a_test_command_says_so_and_submits_no_change() {
+    let place = Place::new(&[("a.py", "x = 1\n")]);
+    let task = prepared(&place, None);
+    let drive = drive(&SearchFactory::default(), &place, &task, "Fix it.", None);
+    assert_eq!(drive.replies.len(), 1);
+    assert!(drive.replies[0].contains("names no public tests"));
+    assert_eq!(place.read("a.py"), "x = 1\n");
+}
