@@ -214,6 +214,7 @@ fn leaving_early_is_a_failure() {
         "import os, threading; threading.Timer(0, lambda: os._exit(0)).start()",
         "import atexit, os; atexit.register(lambda: os._exit(0))",
         "raise KeyboardInterrupt",
+        "import builtins; builtins.isinstance = lambda *a: True",
     ] {
         let verdict = attack(code);
         println!("{code}: {}", verdict.detail);
@@ -277,7 +278,7 @@ fn a_runner_that_is_subverted_is_caught() {
         "import gc, pytest\nclass P:\n    @pytest.hookimpl(tryfirst=True)\n    def pytest_pyfunc_call(self, pyfuncitem):\n        return True\nfor x in gc.get_objects():\n    if type(x).__name__ == 'PytestPluginManager':\n        x.register(P())",
         // All tests but the wanted ones are dropped.
         "import gc, pytest\nclass P:\n    @pytest.hookimpl(tryfirst=True)\n    def pytest_runtestloop(self, session):\n        session.items[:] = []\nfor x in gc.get_objects():\n    if type(x).__name__ == 'PytestPluginManager':\n        x.register(P())",
-        "import builtins\nbuiltins.isinstance = lambda *a: True",
+        "import builtins\nbuiltins.all = lambda *a: True",
     ] {
         let verdict = attack(code);
         println!("{code}: {:?}", verdict.tampering);

@@ -10,6 +10,7 @@
 //! [`Graded::failure`] says which boundary broke.
 
 mod final_state;
+pub mod parsers;
 pub mod proof;
 mod protected;
 pub mod pytest_runner;
