@@ -1,13 +1,20 @@
 //! Where tasks come from, and how their files are laid ready on this machine.
 //!
-//! One module reads one source format into [`temper_core::Task`]s. [`prepare`] then lays out what a
-//! trial needs: the starting tree, the hidden tests, the Python environment.
+//! [`load`] reads one source format or another into [`temper_core::Task`]s; each format is one
+//! module. [`prepare`] then lays out what a trial needs: the starting tree, the hidden tests, the
+//! Python environment.
 
 pub mod archive;
 pub mod cache;
+mod error;
 pub mod fetch;
 pub mod git;
 pub mod history;
+mod load;
+pub mod native;
 pub mod prepare;
 pub mod python;
 pub mod tree_io;
+
+pub use error::{Cause, LoadError};
+pub use load::{Imported, LoadOptions, Loaded, import, load, load_with};

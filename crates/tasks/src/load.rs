@@ -1,0 +1,131 @@
+//! Reading tasks of whatever format, and storing them as a native suite.
+
+use std::path::Path;
+
+use temper_core::{
+    Digest, Task,
+    task::{ResolutionRules, TaskFormat},
+};
+
+use crate::{
+    error::{Cause, LoadError},
+    native::{self, SUITE_FILE, Suite, TASK_FILE},
+    tree_io::{TreeLimits, read_tree},
+};
+
+/// How to read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// The format; recognized from what is there if it is not given.
+    pub format: Option<TaskFormat>,
+    /// Which reading of logs decides, for formats that leave it open. Each format has a default.
+    pub rules: Option<ResolutionRules>,
+}
+
+/// Tasks that were read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// The tasks, in the order of the source. Ids are unique.
+    pub tasks: Vec<Task>,
+    /// One line each: deprecated fields, a missing test command.
+    pub warnings: Vec<String>,
+}
+
+/// What an import did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// How many tasks were stored.
+    pub n_tasks: usize,
+    /// As of [`Loaded`].
+    pub warnings: Vec<String>,
+}
+
+/// Reads the tasks at `path`: a suite, a directory of one task, or a file of instances.
+pub fn load(path: &Path, format: Option<TaskFormat>) -> Result<Loaded, LoadError> {
+    load_with(
+        path,
+        &LoadOptions {
+            format,
+            ..LoadOptions::default()
+        },
+    )
+}
+
+/// As [`load`], with every option.
+pub fn load_with(path: &Path, options: &LoadOptions) -> Result<Loaded, LoadError> {
+    let format = match options.format {
+        Some(format) => format,
+        None => detect(path)?,
+    };
+    let plain = |tasks| Loaded {
+        tasks,
+        warnings: Vec::new(),
+    };
+    match format {
+        TaskFormat::Native if path.join(SUITE_FILE).is_file() => {
+            native::read_tasks(path).map(plain)
+        }
+        TaskFormat::Native => native::read_task(path).map(|task| plain(vec![task])),
+        _ => Err(LoadError::read(path, Cause::Unrecognized)),
+    }
+}
+
+fn detect(path: &Path) -> Result<TaskFormat, LoadError> {
+    std::fs::metadata(path).map_err(|error| LoadError::read(path, error))?;
+    if path.join(SUITE_FILE).is_file() || path.join(TASK_FILE).is_file() {
+        return Ok(TaskFormat::Native);
+    }
+    Err(LoadError::read(path, Cause::Unrecognized))
+}
+
+/// Reads tasks of any format and stores them as a native suite at `into`, which must not exist.
+/// The suite appears whole or not at all.
+pub fn import(
+    source: &Path,
+    into: &Path,
+    format: Option<TaskFormat>,
+) -> Result<Imported, LoadError> {
+    let loaded = load(source, format)?;
+    let digest = if source.is_dir() {
+        let tree = read_tree(source, &TreeLimits::default())
+            .map_err(|error| LoadError::read(source, error))?;
+        temper_core::tree::digest(&tree)
+    } else {
+        Digest::of(&std::fs::read(source).map_err(|error| LoadError::read(source, error))?)
+    };
+    let name_of = |path: &Path| {
+        path.file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default()
+    };
+    if into.exists() {
+        let cause = Cause::Invalid("something is there already".to_owned());
+        return Err(LoadError::write(into, cause));
+    }
+    let parent = match into.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let failed = |error| LoadError::write(into, Cause::Io(error));
+    let work = tempfile::Builder::new()
+        .prefix(".importing-")
+        .tempdir_in(parent)
+        .map_err(failed)?;
+    let tasks = work.path().join("tasks");
+    std::fs::create_dir(&tasks).map_err(failed)?;
+    for task in &loaded.tasks {
+        native::write_task(task, &tasks.join(task.id.directory_name()))?;
+    }
+    let suite = Suite {
+        name: name_of(into),
+        description: format!("Imported from {}.", name_of(source)),
+        licences: None,
+    };
+    native::write_suite(&suite, Some((name_of(source), digest)), work.path())?;
+    crate::cache::set_mode(work.path(), 0o755).map_err(failed)?;
+    std::fs::rename(work.keep(), into).map_err(failed)?;
+    Ok(Imported {
+        n_tasks: loaded.tasks.len(),
+        warnings: loaded.warnings,
+    })
+}
