@@ -1,12 +1,14 @@
 //! The agent's loop, its protocols and profiles, the models that drive it, and trials.
 
+pub mod baselines;
 pub mod budget;
+pub mod context_guard;
+pub mod edit_tool;
 pub mod job;
 pub mod model;
-pub mod baselines;
-pub mod context_guard;
 pub mod profile;
 pub mod protocol;
 pub mod repetition;
 pub mod rollout;
 pub mod template;
+pub mod trajectory_file;

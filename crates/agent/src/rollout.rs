@@ -300,17 +300,17 @@ impl Conversation<'_> {
         Ok(reply)
     }
 
-    fn model_failed(&self, error: ModelError) -> Box<Stop> {
+    fn model_failed(&self, mut error: ModelError) -> Box<Stop> {
+        let attempts = std::mem::take(&mut error.attempts);
         let mut stop = match error.class {
             ModelErrorClass::ContextExceeded => Stop::new(Exit::ContextExceeded),
             ModelErrorClass::Budget(limit) => self.limit_reached(limit),
             ModelErrorClass::Deadline => self.limit_reached(Limit::WallTime),
-            class => {
-                let (name, retryable) = failure_class(class);
-                Stop::failed(Boundary::Model, name, error.message, retryable)
-            }
+            _ => Stop::new(Exit::Failed {
+                failure: model_failure(error),
+            }),
         };
-        stop.attempts = error.attempts;
+        stop.attempts = attempts;
         stop
     }
 
@@ -681,6 +681,17 @@ pub(crate) fn token_problem(tokens: &TokenRecord) -> Option<String> {
     })
 }
 
+/// A model's error as a trial records it, where it is a failure.
+pub(crate) fn model_failure(error: ModelError) -> Failure {
+    let (class, retryable) = failure_class(error.class);
+    Failure {
+        boundary: Boundary::Model,
+        class: class.to_owned(),
+        message: error.message,
+        retryable,
+    }
+}
+
 /// The stable name of a model error that is a failure, and whether starting over can help.
 fn failure_class(class: ModelErrorClass) -> (&'static str, bool) {
     match class {
@@ -699,15 +710,9 @@ fn failure_class(class: ModelErrorClass) -> (&'static str, bool) {
 }
 
 fn sandbox_failed(error: SandboxError) -> Box<Stop> {
-    let (class, retryable) = match &error {
-        SandboxError::Refused { .. } => ("SandboxRefused", false),
-        SandboxError::Unavailable { .. } => ("SandboxUnavailable", false),
-        SandboxError::Start(_) => ("SandboxStart", true),
-        SandboxError::Ended(_) => ("SandboxEnded", true),
-        SandboxError::File { .. } => ("SandboxFile", true),
-        SandboxError::Unsupported { .. } => ("SandboxUnsupported", false),
-    };
-    Stop::failed(Boundary::Sandbox, class, error.to_string(), retryable)
+    Stop::new(Exit::Failed {
+        failure: error.failure(),
+    })
 }
 
 fn nested_fence_text(fence: &str, line: usize, open: &Open) -> String {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use temper_core::{task::InjectedFile, tree::Changes};
+use temper_core::{Boundary, Failure, task::InjectedFile, tree::Changes};
 
 use crate::{Demand, Limits, Protection, Protections};
 
@@ -238,6 +238,26 @@ pub enum SandboxError {
         /// What.
         reason: String,
     },
+}
+
+impl SandboxError {
+    /// The error as a trial records it. What a fresh start may cure is retryable.
+    pub fn failure(&self) -> Failure {
+        let (class, retryable) = match self {
+            SandboxError::Refused { .. } => ("SandboxRefused", false),
+            SandboxError::Unavailable { .. } => ("SandboxUnavailable", false),
+            SandboxError::Unsupported { .. } => ("SandboxUnsupported", false),
+            SandboxError::Start(_) => ("SandboxStart", true),
+            SandboxError::Ended(_) => ("SandboxEnded", true),
+            SandboxError::File { .. } => ("SandboxFile", true),
+        };
+        Failure {
+            boundary: Boundary::Sandbox,
+            class: class.into(),
+            message: self.to_string(),
+            retryable,
+        }
+    }
 }
 
 fn list(unmet: &[(Protection, String)]) -> String {
