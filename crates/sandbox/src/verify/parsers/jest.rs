@@ -8,20 +8,35 @@ use super::{
 /// Reads jest logs. Tests of one name in different `describe` blocks share an id, as upstream.
 #[derive(Default)]
 pub struct Jest {
+    /// Inside what a test printed or why it failed; a file's heading ends it.
+    in_report: bool,
+    /// Whether a file's heading was seen.
+    structured: bool,
     map: StatusMap,
 }
 
 impl LineParser for Jest {
     fn line(&mut self, line: &[u8]) {
         let line = strip_controls(line);
-        if let Some((status, name)) = marked(
-            line.trim_ascii(),
-            [
-                ("✓", Status::Passed),
-                ("✕", Status::Failed),
-                ("○", Status::Skipped),
-            ],
-        ) {
+        let line = line.trim_ascii();
+        if line.starts_with(b"PASS ") || line.starts_with(b"FAIL ") {
+            self.in_report = false;
+            if !self.structured {
+                self.structured = true;
+                self.map.clear();
+            }
+        } else if line.starts_with("●".as_bytes()) || line.starts_with(b"console.") {
+            self.in_report = true;
+        } else if !self.in_report
+            && let Some((status, name)) = marked(
+                line,
+                [
+                    ("✓", Status::Passed),
+                    ("✕", Status::Failed),
+                    ("○", Status::Skipped),
+                ],
+            )
+        {
             let name = match rfind(name, b" (") {
                 Some(at)
                     if at > 0

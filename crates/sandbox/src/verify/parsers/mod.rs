@@ -14,10 +14,8 @@
 mod cargo;
 mod django;
 mod go;
-mod gradle;
 mod jest;
 mod lines;
-mod maven;
 mod pytest;
 mod sympy;
 mod tap;
@@ -96,9 +94,7 @@ const PARSERS: &[(&str, fn() -> Box<dyn LineParser>)] = &[
     ("sympy", || Box::new(sympy::Sympy::default())),
     ("cargo", || Box::new(cargo::Cargo::default())),
     ("gotest", || Box::new(go::Go::default())),
-    ("gradle", || Box::new(gradle::Gradle::default())),
     ("jest", || Box::new(jest::Jest::default())),
-    ("maven", || Box::new(maven::Maven::default())),
     ("tap", || Box::new(tap::Tap::default())),
     ("vitest", || Box::new(vitest::Vitest::default())),
     ("swebench4:pytest", || {
@@ -143,7 +139,6 @@ const ALIASES: &[(&str, &str)] = &[
     ("astropy", "pytest-v2"),
     ("flask", "pytest"),
     ("go", "gotest"),
-    ("gradle-custom", "gradle"),
     ("marshmallow", "pytest"),
     ("pvlib", "pytest"),
     ("pydicom", "pytest-options"),
