@@ -286,21 +286,19 @@ pub(crate) fn summarize(arm: &Gathered<'_>, options: &Options) -> ArmSummary {
 pub fn exit_label(exit: &Exit) -> String {
     match exit {
         Exit::Submitted => "submitted".into(),
-        Exit::LimitReached { limit } => format!(
-            "limit-reached: {}",
-            match limit {
-                Limit::Steps => "steps",
-                Limit::Cost => "cost",
-                Limit::WallTime => "wall-time",
-                Limit::Tokens => "tokens",
-                Limit::Money => "money",
-                Limit::Calls => "calls",
-            }
-        ),
+        Exit::LimitReached { limit } => format!("limit-reached: {}", limit_label(*limit)),
         Exit::ContextExceeded => "context-exceeded".into(),
         Exit::RepeatedFormatErrors => "repeated-format-errors".into(),
         Exit::Truncated => "truncated".into(),
         Exit::Failed { .. } => "failed".into(),
+    }
+}
+
+/// A limit in the words of its JSON form.
+fn limit_label(limit: Limit) -> String {
+    match serde_json::to_value(limit) {
+        Ok(serde_json::Value::String(name)) => name,
+        other => unreachable!("a limit serializes as its name, not as {other:?}"),
     }
 }
 
