@@ -65,8 +65,8 @@ pub struct OpenAiConfig {
     pub retry: RetryPolicy,
     /// The user's price for the model, where the provider reports none.
     pub price: Option<Price>,
-    /// A proxy's address; the environment is not consulted.
-    pub proxy: Option<String>,
+    /// A proxy's address, which may hold a password; the environment is not consulted.
+    pub proxy: Option<Secret>,
 }
 
 /// Which field limits the reply.
@@ -265,7 +265,9 @@ impl OpenAiFactory {
             }
         }
         let proxy = match &config.proxy {
-            Some(address) => Some(ureq::Proxy::new(address).map_err(|_| ConfigError::Proxy)?),
+            Some(address) => {
+                Some(ureq::Proxy::new(address.expose()).map_err(|_| ConfigError::Proxy)?)
+            }
             None => None,
         };
         let transport = Transport::new(

@@ -104,20 +104,7 @@ pub struct MessageDigest {
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum RecordedAnswer {
     /// A reply.
-    Reply {
-        /// The message.
-        message: Message,
-        /// Why it ended.
-        finish: FinishReason,
-        /// Tokens.
-        usage: Usage,
-        /// Price.
-        cost: Option<MicroDollars>,
-        /// Ids and log-probabilities.
-        tokens: Option<TokenRecord>,
-        /// Attempts.
-        attempts: Vec<Attempt>,
-    },
+    Reply(Box<RecordedReply>),
     /// An error.
     Error {
         /// The class's name.
@@ -129,6 +116,24 @@ pub enum RecordedAnswer {
         /// Attempts.
         attempts: Vec<Attempt>,
     },
+}
+
+/// A reply, field by field as in [`ModelReply`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedReply {
+    /// The message.
+    pub message: Message,
+    /// Why it ended.
+    pub finish: FinishReason,
+    /// Tokens.
+    pub usage: Usage,
+    /// Price.
+    pub cost: Option<MicroDollars>,
+    /// Ids and log-probabilities.
+    pub tokens: Option<TokenRecord>,
+    /// Attempts.
+    pub attempts: Vec<Attempt>,
 }
 
 /// A session file cannot be used.
@@ -325,14 +330,14 @@ impl Model for Recorder {
 impl RecordedAnswer {
     fn of(outcome: &Result<ModelReply, ModelError>) -> Self {
         match outcome {
-            Ok(reply) => RecordedAnswer::Reply {
+            Ok(reply) => RecordedAnswer::Reply(Box::new(RecordedReply {
                 message: reply.message.clone(),
                 finish: reply.finish.clone(),
                 usage: reply.usage,
                 cost: reply.cost,
                 tokens: reply.tokens.clone(),
                 attempts: reply.attempts.clone(),
-            },
+            })),
             Err(error) => RecordedAnswer::Error {
                 class: error.class.name().into(),
                 limit: match error.class {
@@ -348,20 +353,13 @@ impl RecordedAnswer {
     /// The answer as it was given; an unknown class is an invalid response.
     pub fn to_outcome(&self) -> Result<ModelReply, ModelError> {
         match self {
-            RecordedAnswer::Reply {
-                message,
-                finish,
-                usage,
-                cost,
-                tokens,
-                attempts,
-            } => Ok(ModelReply {
-                message: message.clone(),
-                finish: finish.clone(),
-                usage: *usage,
-                cost: *cost,
-                tokens: tokens.clone(),
-                attempts: attempts.clone(),
+            RecordedAnswer::Reply(reply) => Ok(ModelReply {
+                message: reply.message.clone(),
+                finish: reply.finish.clone(),
+                usage: reply.usage,
+                cost: reply.cost,
+                tokens: reply.tokens.clone(),
+                attempts: reply.attempts.clone(),
             }),
             RecordedAnswer::Error {
                 class,

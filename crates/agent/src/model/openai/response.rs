@@ -112,7 +112,10 @@ impl Collector {
             Some("length" | "max_tokens" | "max_output_tokens") => FinishReason::Length,
             Some("tool_calls" | "function_call" | "tool_use") => FinishReason::ToolCalls,
             Some("content_filter") => FinishReason::ContentFilter,
-            Some(other) => FinishReason::Other(super::classify::clean(other)),
+            Some(other) => {
+                let other = key.map_or(other.to_owned(), |key| key.redact(other));
+                FinishReason::Other(super::classify::clean(&other))
+            }
             None => FinishReason::Other(String::new()),
         };
         // Some servers report a call whose arguments were cut off as a complete one.
@@ -160,7 +163,10 @@ impl Collector {
             usage: self.usage,
             cost: self.cost,
             tokens,
-            notes,
+            notes: notes
+                .into_iter()
+                .map(|note| key.map_or(note.clone(), |key| key.redact(&note)))
+                .collect(),
         })
     }
 
@@ -309,5 +315,114 @@ fn append_text(value: Option<&Value>, out: &mut String) {
             }
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(bytes: &[u8]) -> Option<Collected> {
+        let value: Value = serde_json::from_slice(bytes).ok()?;
+        let mut collector = Collector::default();
+        collector.take(&value).ok()?;
+        collector.complete(Some(2), 1, None).ok()
+    }
+
+    /// Every prefix of a good answer, and every answer with one byte changed, ends in a reply or
+    /// an error, and a token record is whole or absent.
+    #[test]
+    fn mutated_answers_never_panic_or_give_uneven_records() {
+        let whole = json!({
+            "choices": [{"index": 0, "finish_reason": "tool_calls", "token_ids": [1, 2],
+                "logprobs": {"content": [
+                    {"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -1}]},
+                "message": {"content": "a", "reasoning": "b", "tool_calls": [
+                    {"id": "x", "function": {"name": "f", "arguments": "{\"a\": \"b\"}"}}]}}],
+            "usage": {"prompt_tokens": 5, "completion_tokens": 2, "cost": 0.1},
+            "prompt_token_ids": [1, 2, 3],
+        })
+        .to_string()
+        .into_bytes();
+        assert!(read(&whole).unwrap().tokens.is_some());
+        let (mut n_good, mut n_refused) = (0, 0);
+        for index in 0..whole.len() {
+            assert!(read(&whole[..index]).is_none());
+            for replacement in [0, b'"', b'0', b'9', b'-', b'{', b'[', b',', b'e', 0xff] {
+                let mut changed = whole.clone();
+                changed[index] = replacement;
+                let Some(collected) = read(&changed) else {
+                    continue;
+                };
+                n_good += 1;
+                match collected.tokens {
+                    Some(record) => {
+                        let n = record.completion_ids.len();
+                        assert_eq!(record.logprobs.map_or(n, |l| l.len()), n);
+                    }
+                    None => n_refused += 1,
+                }
+            }
+        }
+        assert!(n_good > 100 && n_refused > 0, "{n_good} {n_refused}");
+    }
+
+    #[test]
+    fn calls_are_put_together_from_any_kind_of_pieces() {
+        let call = |index: Option<u64>, id: &str, name: &str, arguments: &str| {
+            let mut call = json!({"function": {"name": name, "arguments": arguments}});
+            if let Some(index) = index {
+                call["index"] = json!(index);
+            }
+            if !id.is_empty() {
+                call["id"] = json!(id);
+            }
+            json!({"choices": [{"delta": {"tool_calls": [call]}}]})
+        };
+        for (name, pieces) in [
+            (
+                "by index",
+                vec![
+                    call(Some(0), "x", "f", ""),
+                    call(Some(1), "y", "g", ""),
+                    call(Some(0), "", "", "{\"a\""),
+                    call(Some(1), "", "", "{}"),
+                    call(Some(0), "", "", ":1}"),
+                ],
+            ),
+            (
+                "with repeated names",
+                vec![
+                    call(Some(0), "x", "f", "{\"a\""),
+                    call(Some(0), "x", "f", ":1}"),
+                    call(Some(7), "y", "g", "{}"),
+                ],
+            ),
+            (
+                "by id",
+                vec![
+                    call(None, "x", "f", "{\"a\""),
+                    call(None, "", "", ":1"),
+                    call(None, "x", "", "}"),
+                    call(None, "y", "g", "{}"),
+                ],
+            ),
+        ] {
+            let mut collector = Collector::default();
+            for piece in pieces {
+                collector.take(&piece).unwrap();
+            }
+            let calls = collector
+                .complete(None, 1, None)
+                .unwrap()
+                .message
+                .tool_calls;
+            let seen: Vec<_> = calls
+                .iter()
+                .map(|c| (c.id.as_str(), c.name.as_str(), c.arguments.as_str()))
+                .collect();
+            assert_eq!(seen, [("x", "f", "{\"a\":1}"), ("y", "g", "{}")], "{name}");
+        }
     }
 }

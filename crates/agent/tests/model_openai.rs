@@ -1,0 +1,752 @@
+//! The client of OpenAI-compatible servers against a scripted server: requests, replies, retries.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use support::*;
+use temper_agent::model::{
+    ModelErrorClass, ModelFactory, ModelRequest, Tool,
+    openai::{ConfigError, OpenAiConfig, OpenAiFactory, OutputLimitField, ReasoningHistory},
+    pricing::Price,
+    secret::Secret,
+    spec::Endpoint,
+};
+use temper_core::{
+    Message, Role, ToolCall,
+    trajectory::FinishReason,
+    usage::{MicroDollars, Usage},
+};
+
+fn context_exceeded() -> Value {
+    json!({"error": {
+        "message": "This model's maximum context length is 4096 tokens.",
+        "type": "invalid_request_error", "code": "context_length_exceeded",
+    }})
+}
+
+#[test]
+fn a_prompt_that_does_not_fit_is_asked_once() {
+    let server = Server::start(vec![json_answer(400, &context_exceeded())]);
+    let error = server.client().query(&request(&opening())).unwrap_err();
+    assert_eq!(error.class, ModelErrorClass::ContextExceeded);
+    assert_eq!(server.requests().len(), 1);
+    assert_eq!(error.attempts.len(), 1);
+    assert_eq!(error.attempts[0].status, Some(400));
+    assert_eq!(error.attempts[0].error.as_deref(), Some("ContextExceeded"));
+}
+
+#[test]
+fn retry_after_is_waited_for() {
+    let limited = json!({"error": {"message": "slow down"}});
+    let server = Server::start(vec![
+        with_headers(429, "retry-after: 2\r\n", &limited),
+        json_answer(200, &says("done")),
+    ]);
+    let clock = Arc::new(FakeClock::default());
+    let reply = client(server.config(), &clock)
+        .query(&request(&opening()))
+        .unwrap();
+    assert_eq!(server.requests().len(), 2);
+    let slept = clock.slept.lock().unwrap().clone();
+    assert_eq!(slept.len(), 1);
+    assert!(slept[0] >= Duration::from_secs(2) && slept[0] <= Duration::from_millis(2500));
+    assert_eq!(reply.attempts.len(), 2);
+    assert_eq!(reply.attempts[0].status, Some(429));
+    assert_eq!(reply.attempts[0].error.as_deref(), Some("RateLimited"));
+    assert_eq!(
+        reply.attempts[0].message.as_deref(),
+        Some("HTTP 429: slow down")
+    );
+    assert!(reply.attempts[0].waited_seconds >= 2.0);
+    assert_eq!(reply.attempts[1].status, Some(200));
+    assert_eq!(reply.attempts[1].error, None);
+}
+
+#[test]
+fn server_errors_are_retried_within_bounds() {
+    let broken = json_answer(500, &json!({"error": "boom"}));
+    let server = Server::start(vec![
+        broken.clone(),
+        broken.clone(),
+        json_answer(200, &says("done")),
+    ]);
+    let reply = server.client().query(&request(&opening())).unwrap();
+    assert_eq!(server.requests().len(), 3);
+    assert_eq!(reply.message.content, "done");
+    assert_eq!(reply.attempts.len(), 3);
+
+    let server = Server::start(vec![broken]);
+    let clock = Arc::new(FakeClock::default());
+    let error = client(server.config(), &clock)
+        .query(&request(&opening()))
+        .unwrap_err();
+    assert_eq!(error.class, ModelErrorClass::Server);
+    assert_eq!(server.requests().len(), 10);
+    assert_eq!(error.attempts.len(), 10);
+    assert_eq!(clock.slept.lock().unwrap().len(), 9);
+    assert!(error.to_string().contains("after 10 attempts"), "{error}");
+}
+
+#[test]
+fn waits_are_the_same_for_the_same_seed_only() {
+    let waits = |seed| {
+        let server = Server::start(vec![json_answer(503, &json!({}))]);
+        let clock = Arc::new(FakeClock::default());
+        let messages = opening();
+        let request = ModelRequest {
+            seed,
+            ..request(&messages)
+        };
+        client(server.config(), &clock).query(&request).unwrap_err();
+        clock.slept.lock().unwrap().clone()
+    };
+    assert_eq!(waits(1), waits(1));
+    assert_ne!(waits(1), waits(2));
+}
+
+#[test]
+fn every_form_of_retry_after() {
+    // 784111777 is Sun, 06 Nov 1994 08:49:37 GMT.
+    for (headers, expected) in [
+        ("retry-after-ms: 1500\r\n", 1.5),
+        ("retry-after: 3\r\n", 3.0),
+        ("retry-after: 0.5\r\n", 0.5),
+        ("retry-after: Sun, 06 Nov 1994 08:49:47 GMT\r\n", 10.0),
+        (
+            "date: Sun, 06 Nov 1994 08:49:40 GMT\r\nretry-after: Sun, 06 Nov 1994 08:49:47 GMT\r\n",
+            7.0,
+        ),
+    ] {
+        let server = Server::start(vec![
+            with_headers(503, headers, &json!({})),
+            json_answer(200, &says("")),
+        ]);
+        let clock = Arc::new(FakeClock {
+            unix_seconds: 784_111_777,
+            ..FakeClock::default()
+        });
+        client(server.config(), &clock)
+            .query(&request(&opening()))
+            .unwrap();
+        let slept = clock.slept.lock().unwrap()[0].as_secs_f64();
+        assert!(
+            slept >= expected && slept <= expected * 1.25,
+            "{headers} {slept}"
+        );
+    }
+    // Nonsense and the past count as absent; an hour is not waited for.
+    for headers in [
+        "retry-after: -1\r\n",
+        "retry-after: soon\r\n",
+        "retry-after: Sun, 06 Nov 1970 08:49:37 GMT\r\n",
+    ] {
+        let server = Server::start(vec![
+            with_headers(503, headers, &json!({})),
+            json_answer(200, &says("")),
+        ]);
+        let clock = Arc::new(FakeClock {
+            unix_seconds: 784_111_777,
+            ..FakeClock::default()
+        });
+        client(server.config(), &clock)
+            .query(&request(&opening()))
+            .unwrap();
+        assert!(clock.slept.lock().unwrap()[0] <= Duration::from_secs(4));
+    }
+    for headers in [
+        "retry-after: 3600\r\n",
+        "retry-after: 99999999999999999999999\r\n",
+    ] {
+        let server = Server::start(vec![with_headers(429, headers, &json!({}))]);
+        let error = server.client().query(&request(&opening())).unwrap_err();
+        assert_eq!(error.class, ModelErrorClass::RateLimited);
+        assert_eq!(server.requests().len(), 1);
+    }
+}
+
+#[test]
+fn refusals_are_not_repeated() {
+    for (status, body, class) in [
+        (401, json!({}), ModelErrorClass::Authentication),
+        (403, json!({}), ModelErrorClass::Authentication),
+        (404, json!({}), ModelErrorClass::ModelNotFound),
+        (400, json!({}), ModelErrorClass::BadRequest),
+        (422, json!({}), ModelErrorClass::BadRequest),
+        (
+            429,
+            json!({"error": {"code": "insufficient_quota"}}),
+            ModelErrorClass::RateLimited,
+        ),
+    ] {
+        let server = Server::start(vec![json_answer(status, &body)]);
+        let error = server.client().query(&request(&opening())).unwrap_err();
+        assert_eq!(error.class, class, "{status}");
+        assert_eq!(server.requests().len(), 1, "{status}");
+    }
+}
+
+#[test]
+fn no_attempt_starts_or_goes_on_after_the_deadline() {
+    let messages = opening();
+    let within = |milliseconds| ModelRequest {
+        deadline: Some(Instant::now() + Duration::from_millis(milliseconds)),
+        ..request(&messages)
+    };
+    // It has passed: nothing is sent.
+    let server = Server::start(vec![json_answer(200, &says(""))]);
+    let error = server.client().query(&within(0)).unwrap_err();
+    assert_eq!(error.class, ModelErrorClass::Deadline);
+    assert_eq!(server.requests().len(), 0);
+
+    // A server that sends a byte now and then.
+    let dribble = http(200, "", &[b' '; 400])
+        .chunks(1)
+        .map(<[u8]>::to_vec)
+        .collect();
+    let server = Server::start(vec![Answer::Slow(dribble, Duration::from_millis(20))]);
+    let started = Instant::now();
+    let error = server.client().query(&within(300)).unwrap_err();
+    assert_eq!(error.class, ModelErrorClass::Deadline);
+    assert!(started.elapsed() < Duration::from_secs(5));
+    assert_eq!(error.attempts.len(), 1);
+    assert_eq!(error.attempts[0].error.as_deref(), Some("Deadline"));
+
+    // A stream that never ends.
+    let mut pieces = vec![b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n".to_vec()];
+    pieces.extend(std::iter::repeat_n(b": ping\n\n".to_vec(), 400));
+    let server = Server::start(vec![Answer::Slow(pieces, Duration::from_millis(20))]);
+    let error = server.client().query(&within(300)).unwrap_err();
+    assert_eq!(error.class, ModelErrorClass::Deadline);
+
+    // A wait that would pass it is not begun, and it is the server that was at fault.
+    let server = Server::start(vec![with_headers(429, "retry-after: 60\r\n", &json!({}))]);
+    let clock = Arc::new(FakeClock::default());
+    let error = client(server.config(), &clock)
+        .query(&within(5000))
+        .unwrap_err();
+    assert_eq!(error.class, ModelErrorClass::RateLimited);
+    assert_eq!(clock.slept.lock().unwrap().len(), 0);
+}
+
+#[test]
+fn a_slow_server_fails_its_attempt() {
+    let dribble = http(200, "", &[b' '; 400])
+        .chunks(1)
+        .map(<[u8]>::to_vec)
+        .collect();
+    let server = Server::start(vec![Answer::Slow(dribble, Duration::from_millis(20))]);
+    let mut config = server.config();
+    config.attempt_timeout = Duration::from_millis(200);
+    config.retry.max_attempts = 2;
+    let error = client(config, &Arc::new(FakeClock::default()))
+        .query(&request(&opening()))
+        .unwrap_err();
+    assert_eq!(error.class, ModelErrorClass::Connection);
+    assert_eq!(error.attempts.len(), 2);
+}
+
+#[test]
+fn a_request_says_what_was_configured_and_nothing_else() {
+    let server = Server::start(vec![json_answer(200, &says(""))]);
+    let mut config = server.config();
+    let kwargs = json!({"temperature": 1.0, "top_p": 0.9, "max_tokens": 512, "drop_params": true,
+                        "chat_template_kwargs": {"enable_thinking": false}});
+    config
+        .set_model_kwargs(kwargs.as_object().unwrap())
+        .unwrap();
+    let messages = opening();
+    let tools = [Tool {
+        name: "bash".into(),
+        description: "Run a command".into(),
+        parameters: json!({"type": "object", "properties": {"command": {"type": "string"}}}),
+    }];
+    let request = ModelRequest {
+        tools: &tools,
+        temperature: Some(1.0),
+        max_output_tokens: Some(512),
+        ..request(&messages)
+    };
+    let mut client = client(config, &Arc::new(FakeClock::default()));
+    client.query(&request).unwrap();
+    client.query(&request).unwrap();
+    let seen = server.requests();
+    assert_eq!(seen[0].method, "POST");
+    assert_eq!(seen[0].path, "/v1/chat/completions");
+    assert_eq!(
+        seen[0].header("authorization"),
+        Some(&*format!("Bearer {KEY}"))
+    );
+    assert_eq!(seen[0].header("content-type"), Some("application/json"));
+    let mut body = seen[0].json();
+    assert_eq!(
+        seen[1].json(),
+        body,
+        "the same request twice is the same bytes"
+    );
+    let seed = body.as_object_mut().unwrap().remove("seed").unwrap();
+    assert!(seed.as_u64().unwrap() < 1 << 31);
+    assert_eq!(
+        body,
+        json!({
+            "model": "m",
+            "messages": [
+                {"role": "system", "content": "You repair code."},
+                {"role": "user", "content": "Fix it."},
+            ],
+            "tools": [{"type": "function", "function": {
+                "name": "bash", "description": "Run a command",
+                "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
+            }}],
+            "temperature": 1.0, "top_p": 0.9, "max_tokens": 512,
+            "chat_template_kwargs": {"enable_thinking": false},
+        })
+    );
+}
+
+#[test]
+fn the_seed_differs_by_trial_and_by_turn() {
+    let server = Server::start(vec![json_answer(200, &says(""))]);
+    let seeds = |seed: u64, n_messages: usize| {
+        let messages = vec![Message::text(Role::User, "x"); n_messages];
+        let request = ModelRequest {
+            seed,
+            ..request(&messages)
+        };
+        server.client().query(&request).unwrap();
+        server.requests().last().unwrap().json()["seed"]
+            .as_u64()
+            .unwrap()
+    };
+    assert_eq!(seeds(1, 2), seeds(1, 2));
+    assert_ne!(seeds(1, 2), seeds(1, 4));
+    assert_ne!(seeds(1, 2), seeds(2, 2));
+    let mut config = server.config();
+    config.send_seed = false;
+    client(config, &Arc::new(FakeClock::default()))
+        .query(&request(&opening()))
+        .unwrap();
+    assert_eq!(server.requests().last().unwrap().json().get("seed"), None);
+}
+
+#[test]
+fn switches_reach_the_request() {
+    let server = Server::start(vec![json_answer(200, &says(""))]);
+    let mut config = server.config();
+    config.stream = true;
+    config.logprobs = true;
+    config.token_ids = true;
+    config.output_limit_field = OutputLimitField::MaxCompletionTokens;
+    config.reasoning_history = ReasoningHistory::ReasoningContent;
+    let mut messages = opening();
+    messages.push(Message {
+        reasoning: Some("hm".into()),
+        ..Message::text(Role::Assistant, "ok")
+    });
+    let with_limit = ModelRequest {
+        max_output_tokens: Some(9),
+        ..request(&messages)
+    };
+    client(config, &Arc::new(FakeClock::default()))
+        .query(&with_limit)
+        .unwrap();
+    let body = server.requests()[0].json();
+    assert_eq!(body["stream"], true);
+    assert_eq!(body["stream_options"], json!({"include_usage": true}));
+    assert_eq!(body["logprobs"], true);
+    assert_eq!(body["return_token_ids"], true);
+    assert_eq!(body["max_completion_tokens"], 9);
+    assert_eq!(body.get("max_tokens"), None);
+    assert_eq!(body["messages"][2]["reasoning_content"], "hm");
+    // Without the switch reasoning stays here.
+    server.client().query(&request(&messages)).unwrap();
+    let body = server.requests()[1].json();
+    assert_eq!(
+        body["messages"][2],
+        json!({"role": "assistant", "content": "ok"})
+    );
+    assert_eq!(body.get("stream"), None);
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_refused() {
+    let endpoint = Endpoint::parse("http://127.0.0.1:9").unwrap();
+    let set = |kwargs: Value| {
+        OpenAiConfig::new(endpoint.clone(), "m").set_model_kwargs(kwargs.as_object().unwrap())
+    };
+    for name in [
+        "model",
+        "messages",
+        "stream",
+        "n",
+        "seed",
+        "api_key",
+        "api_base",
+        "logprobs",
+        "timeout",
+        "return_token_ids",
+        "extra_headers",
+    ] {
+        let refused = set(json!({name: 1}));
+        assert!(
+            matches!(refused, Err(ConfigError::OwnField { .. })),
+            "{name}"
+        );
+    }
+    assert!(set(json!({"max_tokens": 1, "max_completion_tokens": 1})).is_err());
+    assert!(set(json!({"max_tokens": 0})).is_err());
+    assert!(set(json!({"max_tokens": "many"})).is_err());
+    assert!(set(json!({"drop_params": true, "min_p": 0.1})).is_ok());
+
+    let server = Server::start(vec![json_answer(200, &says(""))]);
+    for kwargs in [json!({"temperature": 0.5}), json!({"max_tokens": 5})] {
+        let mut config = server.config();
+        config
+            .set_model_kwargs(kwargs.as_object().unwrap())
+            .unwrap();
+        let messages = opening();
+        let request = ModelRequest {
+            temperature: Some(1.0),
+            max_output_tokens: Some(6),
+            ..request(&messages)
+        };
+        let error = client(config, &Arc::new(FakeClock::default()))
+            .query(&request)
+            .unwrap_err();
+        assert_eq!(error.class, ModelErrorClass::BadRequest);
+    }
+    assert_eq!(server.requests().len(), 0);
+}
+
+#[test]
+fn replies_of_several_servers_are_read() {
+    let server = |message: Value, finish: Value, usage: Value| {
+        let answer = json!({
+            "choices": [{"index": 0, "message": message, "finish_reason": finish}],
+            "usage": usage,
+        });
+        let server = Server::start(vec![json_answer(200, &answer)]);
+        server.client().query(&request(&opening())).unwrap()
+    };
+    // vLLM with a reasoning parser and a prefix cache.
+    let reply = server(
+        json!({"role": "assistant", "reasoning_content": "hm", "content": "a", "tool_calls": []}),
+        json!("stop"),
+        json!({"prompt_tokens": 10, "total_tokens": 12, "completion_tokens": 2,
+               "prompt_tokens_details": {"cached_tokens": 8}}),
+    );
+    assert_eq!(reply.message.reasoning.as_deref(), Some("hm"));
+    assert_eq!(reply.finish, FinishReason::Stop);
+    assert_eq!(
+        reply.usage,
+        Usage {
+            prompt_tokens: Some(10),
+            cached_tokens: Some(8),
+            completion_tokens: Some(2)
+        }
+    );
+    assert_eq!(reply.cost, None);
+    // Newer vLLM and OpenRouter.
+    let reply = server(
+        json!({"reasoning": "hm", "content": null}),
+        json!("length"),
+        json!(null),
+    );
+    assert_eq!(reply.message.reasoning.as_deref(), Some("hm"));
+    assert_eq!(reply.message.content, "");
+    assert_eq!(reply.finish, FinishReason::Length);
+    assert_eq!(reply.usage, Usage::default());
+    // A thinking section in the text stays there.
+    let text = "<think>\nno\n</think>\n```bash\nls\n```";
+    let reply = server(json!({"content": text}), json!("stop"), json!({}));
+    assert_eq!(reply.message.content, text);
+    assert_eq!(reply.message.reasoning, None);
+    // Content in parts, a refusal, an unknown reason, no reason.
+    let parts = json!([{"type": "thinking"}, {"type": "text", "text": "a"}, {"text": "b"}]);
+    let reply = server(json!({"content": parts}), json!("abort"), json!({}));
+    assert_eq!(reply.message.content, "ab");
+    assert_eq!(reply.finish, FinishReason::Other("abort".into()));
+    let reply = server(
+        json!({"content": null, "refusal": "no"}),
+        json!("content_filter"),
+        json!({}),
+    );
+    assert_eq!(reply.message.content, "no");
+    assert_eq!(reply.finish, FinishReason::ContentFilter);
+    // Tool calls: usual, without an id, arguments as an object, the old single form.
+    let reply = server(
+        json!({"content": null, "tool_calls": [
+            {"id": "x", "type": "function", "function": {"name": "bash", "arguments": "{\"a\": 1}"}},
+            {"function": {"name": "bash", "arguments": {"b": 2}}},
+        ]}),
+        json!("tool_calls"),
+        json!({}),
+    );
+    assert_eq!(reply.finish, FinishReason::ToolCalls);
+    assert_eq!(reply.message.tool_calls[0].id, "x");
+    assert_eq!(reply.message.tool_calls[0].arguments, "{\"a\": 1}");
+    assert!(!reply.message.tool_calls[1].id.is_empty());
+    assert_eq!(reply.message.tool_calls[1].arguments, "{\"b\":2}");
+    let reply = server(
+        json!({"content": null, "function_call": {"name": "bash", "arguments": "{}"}}),
+        json!("function_call"),
+        json!({}),
+    );
+    assert_eq!(reply.message.tool_calls[0].name, "bash");
+    assert_eq!(reply.finish, FinishReason::ToolCalls);
+    // Counts that are none.
+    let reply = server(
+        json!({"content": "a"}),
+        json!("stop"),
+        json!({"prompt_tokens": -1, "completion_tokens": 1e300,
+               "prompt_tokens_details": {"cached_tokens": "many"}}),
+    );
+    assert_eq!(reply.usage, Usage::default());
+}
+
+#[test]
+fn the_providers_price_wins_and_an_unknown_one_stays_unknown() {
+    let cost = |usage: Value, headers: &str, price: Option<Price>| {
+        let mut answer = says("a");
+        answer["usage"] = usage;
+        let server = Server::start(vec![with_headers(200, headers, &answer)]);
+        let mut config = server.config();
+        config.price = price;
+        let reply = client(config, &Arc::new(FakeClock::default()))
+            .query(&request(&opening()))
+            .unwrap();
+        reply.cost
+    };
+    let table = Some(Price::per_million(2.0, None, 10.0).unwrap());
+    let tokens = json!({"prompt_tokens": 1000, "completion_tokens": 100});
+    assert_eq!(cost(tokens.clone(), "", None), None);
+    assert_eq!(cost(tokens.clone(), "", table), Some(MicroDollars(3000)));
+    assert_eq!(cost(json!({}), "", table), None);
+    let reported = json!({"prompt_tokens": 1000, "completion_tokens": 100, "cost": 0.0125});
+    assert_eq!(cost(reported, "", table), Some(MicroDollars(12_500)));
+    let own_key = json!({"cost": 0.001, "is_byok": true,
+                         "cost_details": {"upstream_inference_cost": 0.02}});
+    assert_eq!(cost(own_key, "", None), Some(MicroDollars(21_000)));
+    assert_eq!(
+        cost(tokens.clone(), "x-litellm-response-cost: 0.5\r\n", table),
+        Some(MicroDollars(500_000))
+    );
+    for nonsense in [json!(-1), json!(1e300), json!("free"), json!(null)] {
+        let usage = json!({"prompt_tokens": 1000, "completion_tokens": 100, "cost": nonsense});
+        assert_eq!(cost(usage, "", table), Some(MicroDollars(3000)));
+    }
+}
+
+/// A tool call whose arguments stop inside a string.
+fn cut_call(completion_tokens: u64, finish: &str) -> Value {
+    json!({
+        "choices": [{"index": 0, "finish_reason": finish, "message": {
+            "role": "assistant", "content": null,
+            "tool_calls": [{"id": "c1", "type": "function", "function": {
+                "name": "bash", "arguments": "{\"command\": \"cat > a <<EOF\\nhello"}}],
+        }}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": completion_tokens},
+    })
+}
+
+#[test]
+fn a_cut_tool_call_is_seen_as_cut() {
+    let ask = |answer: Value| {
+        let server = Server::start(vec![json_answer(200, &answer)]);
+        let messages = opening();
+        let request = ModelRequest {
+            max_output_tokens: Some(16),
+            ..request(&messages)
+        };
+        server.client().query(&request).unwrap()
+    };
+    for finish in ["tool_calls", "stop"] {
+        let reply = ask(cut_call(16, finish));
+        assert_eq!(reply.finish, FinishReason::Length, "{finish}");
+        assert_eq!(
+            reply.message.tool_calls[0].arguments,
+            "{\"command\": \"cat > a <<EOF\nhello".replace('\n', "\\n")
+        );
+        let note = reply.attempts[0].message.as_deref().unwrap();
+        assert!(note.contains("cut off"), "{note}");
+        assert_eq!(reply.attempts[0].error, None);
+    }
+    // Broken, but not at the limit: that is the model's own mistake.
+    assert_eq!(
+        ask(cut_call(9, "tool_calls")).finish,
+        FinishReason::ToolCalls
+    );
+    // Whole, and exactly at the limit.
+    let mut whole = cut_call(16, "tool_calls");
+    whole["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] =
+        json!("{\"command\": \"ls\"}");
+    assert_eq!(ask(whole).finish, FinishReason::ToolCalls);
+}
+
+#[test]
+fn broken_arguments_are_never_sent_as_arguments() {
+    let server = Server::start(vec![json_answer(200, &says(""))]);
+    for broken in [
+        "{\"command\": \"cat",
+        "",
+        "[1]",
+        "\"text\"",
+        "null",
+        "{\"a\": NaN}",
+        "{'a': 1}",
+        "{\"a\": \"\\ud800\"}",
+        "{}{}",
+        "{\"a\": 1} trailing",
+        "\u{0}",
+        &format!("{{\"a\": {}1{}}}", "[".repeat(5000), "]".repeat(5000)),
+    ] {
+        let mut messages = opening();
+        messages.push(Message {
+            tool_calls: vec![ToolCall {
+                id: "c1".into(),
+                name: "bash".into(),
+                arguments: broken.into(),
+            }],
+            ..Message::text(Role::Assistant, "")
+        });
+        messages.push(Message {
+            tool_call_id: Some("c1".into()),
+            ..Message::text(Role::Tool, "not run")
+        });
+        let reply = server.client().query(&request(&messages)).unwrap();
+        let body = server.requests().last().unwrap().json();
+        let sent = &body["messages"][2]["tool_calls"][0]["function"]["arguments"];
+        let arguments: Value = serde_json::from_str(sent.as_str().unwrap()).unwrap();
+        assert_eq!(arguments, json!({"invalid_arguments": broken}));
+        let note = reply.attempts[0].message.as_deref().unwrap();
+        assert!(note.contains("not a JSON object"), "{note}");
+        assert_eq!(body["messages"][2]["content"], Value::Null);
+        assert_eq!(body["messages"][3]["tool_call_id"], "c1");
+    }
+    // Good arguments go back byte for byte.
+    let good = "{ \"command\" : \"ls\",\n\"z\":1.0, \"a\":1e2 }";
+    let mut messages = opening();
+    messages.push(Message {
+        tool_calls: vec![ToolCall {
+            id: "c1".into(),
+            name: "bash".into(),
+            arguments: good.into(),
+        }],
+        ..Message::text(Role::Assistant, "")
+    });
+    server.client().query(&request(&messages)).unwrap();
+    let body = server.requests().last().unwrap().json();
+    assert_eq!(
+        body["messages"][2]["tool_calls"][0]["function"]["arguments"],
+        good
+    );
+}
+
+#[test]
+fn the_key_appears_nowhere_but_in_its_header() {
+    let mut shown = String::new();
+    let echo = format!("bad key {KEY}. Authorization: Bearer {KEY}");
+    let answers = vec![
+        json_answer(401, &json!({"error": {"message": echo}})),
+        json_answer(401, &json!({"unknown": echo})),
+        Answer::Raw(http(401, "", echo.as_bytes())),
+        Answer::Raw(http(
+            401,
+            "",
+            format!("<html><title>{echo}</title>").as_bytes(),
+        )),
+        Answer::Raw(http(
+            401,
+            "",
+            format!("{}{echo}", "x".repeat(585)).as_bytes(),
+        )),
+        Answer::Raw(http(302, &format!("location: http://h/?k={KEY}\r\n"), b"")),
+        Answer::Raw(http(200, "", echo.as_bytes())),
+        Answer::Raw(echo.clone().into_bytes()),
+        json_answer(200, &says(&echo)),
+        json_answer(200, &cut_call(1, &echo)),
+        stream_answer(&stream_of(&[json!({"error": {"message": echo}})])),
+    ];
+    for answer in answers {
+        let server = Server::start(vec![answer]);
+        let mut config = server.config();
+        config.retry.max_attempts = 2;
+        match client(config, &Arc::new(FakeClock::default())).query(&request(&opening())) {
+            Ok(reply) => {
+                shown += &format!("{reply:?}");
+                shown += &serde_json::to_string(&reply.message).unwrap();
+                shown += &serde_json::to_string(&reply.attempts).unwrap();
+            }
+            Err(error) => shown += &format!("{error} {error:?}"),
+        }
+        assert!(
+            server.requests()[0]
+                .headers
+                .iter()
+                .any(|(_, v)| v.contains(KEY)),
+            "the key was sent"
+        );
+        assert!(!String::from_utf8_lossy(&server.requests()[0].body).contains(KEY));
+    }
+    let server = Server::start(vec![json_answer(200, &says(""))]);
+    let key = Secret::new(KEY).unwrap();
+    let clock = Arc::new(FakeClock::default());
+    let factory = OpenAiFactory::new(server.config(), Some(key.clone()), clock.clone()).unwrap();
+    shown += &format!("{factory:?} {key:?} {}", factory.describe());
+    let mut config = server.config();
+    config.proxy = Some(Secret::new("http://me:0123456789abcdef@127.0.0.1:9").unwrap());
+    shown += &format!("{config:?}");
+    for tail in [KEY, &KEY[..20], "0123456789abcdef"] {
+        assert!(!shown.contains(tail), "{shown}");
+    }
+    assert!(shown.contains("[redacted]"));
+
+    let mut config = server.config();
+    config.body.insert("user".into(), json!(KEY));
+    let error = OpenAiFactory::new(config, Some(key), clock).unwrap_err();
+    assert!(!format!("{error} {error:?}").contains(KEY));
+}
+
+#[test]
+fn a_redirect_is_not_followed() {
+    let elsewhere = Server::start(vec![json_answer(200, &says("stolen"))]);
+    for status in [301, 302, 303, 307, 308] {
+        let location = format!("location: {}/v1/chat/completions\r\n", elsewhere.url());
+        let server = Server::start(vec![Answer::Raw(http(status, &location, b""))]);
+        let error = server.client().query(&request(&opening())).unwrap_err();
+        assert_eq!(error.class, ModelErrorClass::BadRequest, "{status}");
+        assert!(error.message.contains("127.0.0.1"), "{error}");
+        assert_eq!(server.requests().len(), 1);
+    }
+    assert_eq!(elsewhere.requests().len(), 0);
+}
+
+#[test]
+fn a_description_names_what_can_change_an_answer() {
+    let describe = |change: &dyn Fn(&mut OpenAiConfig)| {
+        let mut config = OpenAiConfig::new(Endpoint::parse("http://127.0.0.1:9/v1").unwrap(), "m");
+        change(&mut config);
+        OpenAiFactory::new(config, None, Arc::new(FakeClock::default()))
+            .unwrap()
+            .describe()
+    };
+    let base = describe(&|_| {});
+    assert_eq!(base["endpoint"], "http://127.0.0.1:9/v1");
+    assert_ne!(describe(&|c| c.model = "n".into()), base);
+    assert_ne!(
+        describe(&|c| drop(c.body.insert("top_p".into(), json!(0.5)))),
+        base
+    );
+    assert_ne!(describe(&|c| c.send_seed = false), base);
+    assert_eq!(describe(&|c| c.retry.max_attempts = 1), base);
+    assert_eq!(
+        describe(&|c| c.attempt_timeout = Duration::from_secs(1)),
+        base
+    );
+}
