@@ -350,7 +350,12 @@ impl Order {
             WireShell::Sh | WireShell::Bash => "-c",
             WireShell::BashLogin => "-lc",
         };
-        [self.shell.name(), option, &text]
+        // What `$0` shows: upstream's local environment runs `/bin/sh` by its path.
+        let name = match self.shell {
+            WireShell::Sh => "/bin/sh",
+            WireShell::Bash | WireShell::BashLogin => self.shell.name(),
+        };
+        [name, option, &text]
             .into_iter()
             .map(|argument| sys::c_bytes(argument.as_bytes()))
             .collect()
