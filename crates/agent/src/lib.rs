@@ -4,6 +4,7 @@ pub mod baselines;
 pub mod budget;
 pub mod context_guard;
 pub mod edit_tool;
+pub mod export;
 pub mod job;
 pub mod model;
 pub mod profile;

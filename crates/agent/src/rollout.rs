@@ -444,16 +444,13 @@ impl Conversation<'_> {
 
     fn refused(&self, reply: &ModelReply, problem: &str, cut: bool) -> Turn {
         let template = &self.settings.templates.format_error;
-        let finish = match &reply.finish {
-            FinishReason::Stop => "stop",
-            FinishReason::Length => "length",
-            FinishReason::ToolCalls => "tool_calls",
-            FinishReason::ContentFilter => "content_filter",
-            FinishReason::Other(other) => other,
-        };
         // A template that looks at the finish reason is told `length` for every cut, so that it
         // says the right thing whatever the server called it.
-        let finish = if cut { "length" } else { finish };
+        let finish = if cut {
+            "length"
+        } else {
+            finish_name(&reply.finish)
+        };
         let variables = [
             ("error", json!(problem)),
             ("actions", json!([])),
@@ -681,31 +678,28 @@ pub(crate) fn token_problem(tokens: &TokenRecord) -> Option<String> {
     })
 }
 
-/// A model's error as a trial records it, where it is a failure.
+/// A model's error as a trial records it, where it is a failure. Starting over can help where the
+/// server or the way to it was the trouble.
 pub(crate) fn model_failure(error: ModelError) -> Failure {
-    let (class, retryable) = failure_class(error.class);
     Failure {
         boundary: Boundary::Model,
-        class: class.to_owned(),
+        class: error.class.name().to_owned(),
         message: error.message,
-        retryable,
+        retryable: matches!(
+            error.class,
+            ModelErrorClass::RateLimited | ModelErrorClass::Server | ModelErrorClass::Connection
+        ),
     }
 }
 
-/// The stable name of a model error that is a failure, and whether starting over can help.
-fn failure_class(class: ModelErrorClass) -> (&'static str, bool) {
-    match class {
-        ModelErrorClass::ContextExceeded => ("ContextExceeded", false),
-        ModelErrorClass::Authentication => ("Authentication", false),
-        ModelErrorClass::ModelNotFound => ("ModelNotFound", false),
-        ModelErrorClass::BadRequest => ("BadRequest", false),
-        ModelErrorClass::RateLimited => ("RateLimited", true),
-        ModelErrorClass::Server => ("Server", true),
-        ModelErrorClass::Connection => ("Connection", true),
-        ModelErrorClass::Deadline => ("Deadline", false),
-        ModelErrorClass::InvalidResponse => ("InvalidResponse", false),
-        ModelErrorClass::Exhausted => ("Exhausted", false),
-        ModelErrorClass::Budget(_) => ("Budget", false),
+/// A finish reason in the words of the OpenAI protocol.
+pub(crate) fn finish_name(reason: &FinishReason) -> &str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::ToolCalls => "tool_calls",
+        FinishReason::ContentFilter => "content_filter",
+        FinishReason::Other(other) => other,
     }
 }
 
