@@ -13,3 +13,4 @@ pub mod repetition;
 pub mod rollout;
 pub mod template;
 pub mod trajectory_file;
+pub mod trial;

@@ -1,2 +1,35 @@
-//! The `temper` binary.
-fn main() {}
+//! The binary `temper`: reads the command line, runs one verb, maps its result to an exit code.
+//!
+//! Data goes to standard output, everything else to standard error.
+
+mod agents;
+mod args;
+mod clock;
+mod comparison;
+mod error;
+mod exit_code;
+mod jobs;
+mod output;
+mod places;
+mod progress;
+mod sandboxes;
+mod suites;
+mod tasks;
+mod verbs;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    // A sandbox is started by running this binary again; then nothing below must happen.
+    temper_sandbox::namespaces::run_launcher_if_asked();
+    let args = args::Args::parse();
+    match verbs::run(args) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            output::error(&error);
+            ExitCode::from(error.code)
+        }
+    }
+}

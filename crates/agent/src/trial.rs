@@ -1,0 +1,497 @@
+//! One trial from an empty directory to its record: sandbox, loop, patch, verdict.
+//!
+//! Whatever breaks becomes part of the record. A fault of the infrastructure makes the trial lost;
+//! it is never a result, and never a reward of zero.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use temper_core::{
+    AgentName, Boundary, Bytes, Failure, Patch, PreparedTask, TaskId, TreePath, Trial,
+    Verdict, patch,
+    task::TaskFormat,
+    trajectory::{End, Exit, Header, Limit, Record, Step},
+    tree::Changes,
+    trial::{PatchSource, Timing},
+    usage::Usage,
+};
+use temper_sandbox::{
+    Backend, Command, Demand, ExitStatus, Limits, Mount, Network, Root, Sandbox, SandboxError,
+    SandboxSpec, WorkTree,
+    verify::{self, GradeRequest, Submission},
+};
+
+use crate::{
+    edit_tool,
+    job::{Cancelled, TrialKey, TrialRunner},
+    model::{Model, ModelFactory},
+    profile::ResolvedProfile,
+    rollout::{self, RecordError, Recorder, Rollout},
+    trajectory_file::TrajectoryWriter,
+};
+
+/// Everything the trials of a job share.
+pub struct TrialContext<'a> {
+    /// The arm.
+    pub agent: AgentName,
+    /// Its texts and settings.
+    pub profile: &'a ResolvedProfile,
+    /// What drives it.
+    pub models: &'a dyn ModelFactory,
+    /// The tasks, ready, or why one is not.
+    pub tasks: BTreeMap<TaskId, Result<PreparedTask, (temper_core::Task, Failure)>>,
+    /// Where commands run.
+    pub backend: &'a dyn Backend,
+    /// Limits of every sandbox.
+    pub limits: Limits,
+    /// Protections of every sandbox.
+    pub demand: Demand,
+    /// What the agent sees of the network.
+    pub network: Network,
+    /// Wall-clock limit of one trial's loop.
+    pub wall_limit: Duration,
+    /// The job's seed.
+    pub seed: u64,
+    /// Stops everything.
+    pub cancel: &'a AtomicBool,
+    /// Whether reaching this limit means that the job's budget is spent. Such a trial was cut off
+    /// from outside and is no result.
+    pub is_job_limit: &'a (dyn Fn(Limit) -> bool + Sync),
+    /// The time now as RFC 3339.
+    pub now: &'a (dyn Fn() -> String + Sync),
+}
+
+impl TrialRunner for TrialContext<'_> {
+    fn run(&self, key: &TrialKey, directory: &Path, n_retries: u32) -> Result<Trial, Cancelled> {
+        let started = Instant::now();
+        let started_at = (self.now)();
+        let attempt = Attempt {
+            context: self,
+            key,
+            directory,
+        };
+        let mut outcome = match self.tasks.get(&key.task_id) {
+            Some(Ok(prepared)) => attempt.run(prepared)?,
+            Some(Err((_, failure))) => Outcome::lost(failure.clone()),
+            None => Outcome::lost(Failure {
+                boundary: Boundary::Task,
+                class: "UnknownTask".into(),
+                message: format!("the job has no task {}", key.task_id),
+                retryable: false,
+            }),
+        };
+        outcome.timing.total_seconds = started.elapsed().as_secs_f64();
+        let task = match self.tasks.get(&key.task_id) {
+            Some(Ok(prepared)) => Some(&prepared.task),
+            Some(Err((task, _))) => Some(task),
+            None => None,
+        };
+        Ok(Trial {
+            format: Trial::FORMAT,
+            task_id: key.task_id.clone(),
+            task_digest: task.map_or_else(
+                || temper_core::Digest::of(b""),
+                temper_core::Task::digest,
+            ),
+            source_group: task.map_or_else(
+                || temper_core::SourceGroup::new("unknown").expect("a plain word is a name"),
+                |task| task.source_group.clone(),
+            ),
+            agent: self.agent.clone(),
+            attempt: key.attempt,
+            seed: key.seed(self.seed),
+            exit: outcome.exit,
+            patch: outcome.patch,
+            patch_source: self.profile.settings().patch_source,
+            verdict: outcome.verdict,
+            failure: outcome.failure,
+            n_model_calls: outcome.n_model_calls,
+            n_steps: outcome.n_steps,
+            usage: outcome.usage,
+            cost: outcome.cost,
+            timing: outcome.timing,
+            n_retries,
+            started_at,
+            finished_at: (self.now)(),
+        })
+    }
+}
+
+/// The parts of a record that a trial decides.
+struct Outcome {
+    exit: Exit,
+    patch: Option<Patch>,
+    verdict: Verdict,
+    failure: Option<Failure>,
+    n_model_calls: u32,
+    n_steps: u32,
+    usage: Usage,
+    cost: Option<temper_core::usage::MicroDollars>,
+    timing: Timing,
+}
+
+impl Outcome {
+    fn lost(failure: Failure) -> Self {
+        Outcome {
+            exit: Exit::Failed {
+                failure: failure.clone(),
+            },
+            patch: None,
+            verdict: Verdict::lost("none", failure.message.clone()),
+            failure: Some(failure),
+            n_model_calls: 0,
+            n_steps: 0,
+            usage: Usage::default(),
+            cost: None,
+            timing: Timing::default(),
+        }
+    }
+}
+
+struct Attempt<'a> {
+    context: &'a TrialContext<'a>,
+    key: &'a TrialKey,
+    directory: &'a Path,
+}
+
+impl Attempt<'_> {
+    fn run(&self, prepared: &PreparedTask) -> Result<Outcome, Cancelled> {
+        let context = self.context;
+        let started = Instant::now();
+        let mut sandbox = match self.start_sandbox(prepared) {
+            Ok(sandbox) => sandbox,
+            Err(failure) => return Ok(Outcome::lost(failure)),
+        };
+        let setup_seconds = started.elapsed().as_secs_f64();
+
+        let mut recorder = match self.open_trajectory(prepared) {
+            Ok(recorder) => recorder,
+            Err(failure) => return Ok(Outcome::lost(failure)),
+        };
+        let end = match context
+            .models
+            .open(prepared, self.key.seed(context.seed))
+        {
+            Ok(model) => self.roll_out(prepared, model, sandbox.as_mut(), &mut recorder),
+            Err(error) => return Ok(Outcome::lost(rollout::model_failure(error))),
+        };
+        // Work that was cut off from outside is no attempt at the task: the job does it again.
+        let is_cut_off = match end.exit {
+            Exit::LimitReached { limit } => (context.is_job_limit)(limit),
+            _ => false,
+        };
+        if is_cut_off || context.cancel.load(Ordering::Relaxed) {
+            return Err(Cancelled);
+        }
+        let mut outcome = Outcome {
+            exit: end.exit.clone(),
+            patch: None,
+            verdict: Verdict::lost("none", ""),
+            failure: None,
+            n_model_calls: end.n_model_calls,
+            n_steps: recorder.n_steps,
+            usage: end.usage,
+            cost: end.cost,
+            timing: Timing {
+                setup_seconds,
+                model_seconds: recorder.model_seconds,
+                action_seconds: recorder.action_seconds,
+                ..Timing::default()
+            },
+        };
+        if let Err(failure) = recorder.finish() {
+            outcome.fail(failure);
+            return Ok(outcome);
+        }
+        if let Exit::Failed { failure } = &end.exit {
+            outcome.fail(failure.clone());
+        }
+        // What a failed trial left is kept for people, though nothing is concluded from it.
+        match self.final_patch(prepared, &end, sandbox.as_mut()) {
+            Ok(patch) => outcome.patch = Some(patch),
+            Err(error) if outcome.failure.is_none() => outcome.fail(error.failure()),
+            Err(_) => {}
+        }
+        if let Err(error) = sandbox.stop()
+            && outcome.failure.is_none()
+        {
+            outcome.fail(error.failure());
+        }
+        if let Some(patch) = &outcome.patch
+            && let Err(failure) = self.keep("patch.diff", &patch.0)
+        {
+            outcome.fail(failure);
+        }
+        if outcome.failure.is_none()
+            && let Some(patch) = outcome.patch.take()
+        {
+            self.grade(prepared, &patch, &mut outcome);
+            outcome.patch = Some(patch);
+        }
+        if context.cancel.load(Ordering::Relaxed) {
+            return Err(Cancelled);
+        }
+        Ok(outcome)
+    }
+
+    fn start_sandbox(&self, prepared: &PreparedTask) -> Result<Box<dyn Sandbox>, Failure> {
+        let context = self.context;
+        let spec = SandboxSpec {
+            root: match &prepared.image {
+                Some(image) => Root::Image(image.clone()),
+                None => Root::Host,
+            },
+            work_tree: WorkTree {
+                start: prepared.start_tree.clone(),
+                path: prepared.work_tree.clone(),
+            },
+            mounts: prepared
+                .mounts
+                .iter()
+                .map(|mount| Mount {
+                    source: mount.source.clone(),
+                    target: mount.target.clone(),
+                })
+                .collect(),
+            files: edit_tool::injected_files(),
+            environment: prepared.variables.clone(),
+            limits: context.limits.clone(),
+            network: context.network,
+            demand: context.demand.clone(),
+            label: format!("{}.{}", self.key.task_id, self.key.attempt),
+        };
+        let mut sandbox = context
+            .backend
+            .start(&spec)
+            .map_err(|error| error.failure())?;
+        for command in &prepared.setup {
+            let mut command = Command::bash(command, Duration::from_secs(300));
+            command.output_bytes = Some(1 << 20);
+            let execution = sandbox
+                .exec(&command)
+                .map_err(|error| error.failure())?;
+            if execution.status != ExitStatus::Exited(0) {
+                let output = String::from_utf8_lossy(&execution.output);
+                let tail: String = output.chars().rev().take(500).collect();
+                return Err(Failure {
+                    boundary: Boundary::Task,
+                    class: "TaskSetup".into(),
+                    message: format!(
+                        "a set-up command ended with {:?}: {}",
+                        execution.status,
+                        tail.chars().rev().collect::<String>()
+                    ),
+                    retryable: false,
+                });
+            }
+        }
+        Ok(sandbox)
+    }
+
+    fn open_trajectory(&self, prepared: &PreparedTask) -> Result<TrialRecorder, Failure> {
+        let context = self.context;
+        let header = Header {
+            format: Header::FORMAT,
+            task_id: self.key.task_id.clone(),
+            agent: context.agent.clone(),
+            attempt: self.key.attempt,
+            seed: self.key.seed(context.seed),
+            profile: context.profile.name(),
+            profile_digest: context.profile.digest(),
+            config: context.profile.config(),
+            model: context.models.describe(),
+            sandbox: describe_sandbox(context.backend, prepared),
+            started_at: (context.now)(),
+        };
+        let path = self.directory.join("trajectory.jsonl");
+        let writer = TrajectoryWriter::create(&path, &header)
+            .map_err(|error| record_failure(&error.to_string()))?;
+        Ok(TrialRecorder {
+            writer,
+            n_steps: 0,
+            model_seconds: 0.0,
+            action_seconds: 0.0,
+        })
+    }
+
+    fn roll_out(
+        &self,
+        prepared: &PreparedTask,
+        mut model: Box<dyn Model>,
+        sandbox: &mut dyn Sandbox,
+        recorder: &mut TrialRecorder,
+    ) -> End {
+        let context = self.context;
+        rollout::run(Rollout {
+            profile: context.profile,
+            variables: rollout::task_variables(&prepared.task.statement, &prepared.work_tree),
+            directory: Some(&prepared.work_tree),
+            seed: self.key.seed(context.seed),
+            deadline: Instant::now().checked_add(context.wall_limit),
+            cancel: context.cancel,
+            now: &|| (context.now)(),
+            count_tokens: None,
+            model: model.as_mut(),
+            sandbox,
+            recorder,
+        })
+    }
+
+    /// The patch that stands for the trial: as the profile says, what the agent submitted or what
+    /// it left in the work tree.
+    fn final_patch(
+        &self,
+        prepared: &PreparedTask,
+        end: &End,
+        sandbox: &mut dyn Sandbox,
+    ) -> Result<Patch, SandboxError> {
+        match self.context.profile.settings().patch_source {
+            PatchSource::Submission | PatchSource::Predictions => {
+                Ok(Patch(end.submission.clone().unwrap_or_default()))
+            }
+            PatchSource::WorkTree => work_tree_patch(prepared, sandbox),
+        }
+    }
+
+    fn grade(&self, prepared: &PreparedTask, patch: &Patch, outcome: &mut Outcome) {
+        let started = Instant::now();
+        let mut log_failure = None;
+        let graded = verify::grade(
+            &GradeRequest {
+                task: prepared,
+                submission: Submission::Patch(patch),
+                backend: self.context.backend,
+                limits: self.context.limits.clone(),
+                demand: self.context.demand.clone(),
+                label: format!("grade.{}.{}", self.key.task_id, self.key.attempt),
+                proven: prepared.task.format == TaskFormat::Native,
+            },
+            &mut |name, log| {
+                if let Err(failure) = self.keep(&format!("grading-{name}.log"), log) {
+                    log_failure.get_or_insert(failure);
+                }
+            },
+        );
+        outcome.timing.grading_seconds = started.elapsed().as_secs_f64();
+        outcome.verdict = graded.verdict;
+        outcome.failure = graded.failure.or(log_failure);
+    }
+
+    fn keep(&self, name: &str, content: &[u8]) -> Result<(), Failure> {
+        std::fs::write(self.directory.join(name), content)
+            .map_err(|error| record_failure(&format!("write {name}: {error}")))
+    }
+}
+
+impl Outcome {
+    fn fail(&mut self, failure: Failure) {
+        self.verdict = Verdict::lost("none", failure.message.clone());
+        self.failure = Some(failure);
+    }
+}
+
+/// Writes the trajectory and keeps count on the way.
+struct TrialRecorder {
+    writer: TrajectoryWriter,
+    n_steps: u32,
+    model_seconds: f64,
+    action_seconds: f64,
+}
+
+impl TrialRecorder {
+    fn finish(self) -> Result<(), Failure> {
+        self.writer
+            .finish()
+            .map_err(|error| record_failure(&error.to_string()))
+    }
+}
+
+impl Recorder for TrialRecorder {
+    fn record(&mut self, record: &Record) -> Result<(), RecordError> {
+        if let Record::Step(step) = record {
+            let step: &Step = step;
+            self.n_steps += 1;
+            self.model_seconds += step.model_seconds;
+            self.action_seconds += step.action_seconds;
+        }
+        self.writer.record(record)
+    }
+}
+
+/// What differs in the final work tree from the start. Files that running the code leaves behind
+/// are not part of a fix.
+fn work_tree_patch(
+    prepared: &PreparedTask,
+    sandbox: &mut dyn Sandbox,
+) -> Result<Patch, SandboxError> {
+    let Some(start) = &prepared.start_tree else {
+        return image_patch(sandbox);
+    };
+    let changes: Changes = sandbox
+        .changes()?
+        .into_iter()
+        .filter(|(path, _)| !is_by_product(path))
+        .collect();
+    Ok(patch::diff(
+        &mut |path| verify::read_entry(start, path),
+        &changes,
+    ))
+}
+
+/// Inside an image the start is known only to its own git.
+fn image_patch(sandbox: &mut dyn Sandbox) -> Result<Patch, SandboxError> {
+    let path = "/tmp/temper-work-tree.patch";
+    let execution = sandbox.exec(&Command::bash(
+        format!("git add -A && git -c core.quotepath=on diff --cached --binary > {path}"),
+        Duration::from_secs(120),
+    ))?;
+    if execution.status != ExitStatus::Exited(0) {
+        return Err(SandboxError::File {
+            operation: "collect",
+            path: "the work tree".into(),
+            reason: format!(
+                "git ended with {:?}: {}",
+                execution.status,
+                String::from_utf8_lossy(&execution.output).trim()
+            ),
+        });
+    }
+    let content = sandbox.read_file(path, 64 << 20)?.unwrap_or_default();
+    Ok(Patch(Bytes(content)))
+}
+
+/// Whether a path is what Python, its test runners and editors leave behind.
+fn is_by_product(path: &TreePath) -> bool {
+    let mut parts = path.as_bytes().split(|byte| *byte == b'/');
+    parts.any(|part| {
+        matches!(
+            part,
+            b"__pycache__" | b".pytest_cache" | b".hypothesis" | b".mypy_cache" | b".ruff_cache"
+        )
+    }) || path.file_name().ends_with(b".pyc")
+        || path.file_name() == b".coverage"
+}
+
+fn describe_sandbox(backend: &dyn Backend, prepared: &PreparedTask) -> Value {
+    json!({
+        "backend": backend.name(),
+        "image": prepared.image,
+        "environment_digest": prepared.environment_digest,
+        // A backend that cannot say has none in force that we may claim.
+        "protections": backend.protections().ok(),
+    })
+}
+
+fn record_failure(message: &str) -> Failure {
+    Failure {
+        boundary: Boundary::Agent,
+        class: "Recording".into(),
+        message: message.to_owned(),
+        retryable: true,
+    }
+}

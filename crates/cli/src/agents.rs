@@ -1,0 +1,280 @@
+//! Turns an agent as typed into what drives trials.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use serde_json::Value;
+use temper_agent::{
+    baselines::{noop::NoopFactory, oracle::OracleFactory, search::SearchFactory},
+    budget::{BudgetedFactory, CallPrice, CallSize, Ledger, Limits},
+    model::{
+        ModelFactory,
+        openai::{OpenAiConfig, OpenAiFactory},
+        pricing::Price,
+        probe,
+        record::RecordingFactory,
+        replay::ReplayFactory,
+        retry::SystemClock,
+        scripted::ScriptedFactory,
+        secret::Secret,
+        spec::{Endpoint, ModelSpec, parse_model_spec},
+    },
+    profile::{ProfileName, ResolvedProfile},
+};
+use temper_core::AgentName;
+
+use crate::{
+    args::{ModelArgs, ProfileArg, TrialArgs},
+    error::CliError,
+    exit_code,
+};
+
+/// An arm, ready to run.
+pub struct Agent {
+    /// Its name in files and tables.
+    pub name: AgentName,
+    /// What drives it.
+    pub models: Arc<dyn ModelFactory>,
+    /// Its price, for the ledger.
+    price: CallPrice,
+    /// The server's context, where it says.
+    context_tokens: Option<u64>,
+}
+
+impl Agent {
+    /// The agent behind `text`: a baseline's name or a model.
+    pub fn resolve(text: &str, args: &TrialArgs) -> Result<Self, CliError> {
+        let free = |name: &str, models: Arc<dyn ModelFactory>| {
+            Ok(Agent {
+                name: agent_name(name)?,
+                models,
+                price: CallPrice::AtMost(Default::default()),
+                context_tokens: None,
+            })
+        };
+        match text {
+            "noop" => free("noop", Arc::new(NoopFactory)),
+            "oracle" => free("oracle", Arc::new(OracleFactory)),
+            "search" => free("search", Arc::new(SearchFactory::default())),
+            _ => Agent::of_model(text, args),
+        }
+    }
+
+    fn of_model(text: &str, args: &TrialArgs) -> Result<Self, CliError> {
+        let spec = parse_model_spec(text).map_err(|error| {
+            CliError::new(exit_code::USAGE, error)
+                .hint("an agent is noop, oracle, search, or a model")
+        })?;
+        let mut agent = match spec {
+            ModelSpec::OpenAi { endpoint, model } => open_ai(endpoint, model, args)?,
+            ModelSpec::Scripted(path) => {
+                let models = ScriptedFactory::read(&path)
+                    .map_err(|error| CliError::new(exit_code::INPUT, error))?;
+                Agent {
+                    name: agent_name(&format!("scripted-{}", stem(&path)))?,
+                    price: CallPrice::AtMost(models.dearest_call().unwrap_or_default()),
+                    models: Arc::new(models),
+                    context_tokens: None,
+                }
+            }
+            ModelSpec::Replay(path) => {
+                let models = ReplayFactory::read(&path)
+                    .map_err(|error| CliError::new(exit_code::INPUT, error))?;
+                Agent {
+                    name: agent_name(&format!("replay-{}", stem(&path)))?,
+                    models: Arc::new(models),
+                    price: CallPrice::AtMost(Default::default()),
+                    context_tokens: None,
+                }
+            }
+        };
+        if let Some(path) = &args.model.record {
+            agent.models = Arc::new(
+                RecordingFactory::new(agent.models, path)
+                    .map_err(|error| CliError::new(exit_code::FAILURE, error))?,
+            );
+        }
+        Ok(agent)
+    }
+
+    /// Whether a language model answers or a program, in words.
+    pub fn kind(&self) -> &'static str {
+        if self.models.is_language_model() {
+            "a language model"
+        } else {
+            "a program, not a language model"
+        }
+    }
+
+    /// The same agent under a job's budget.
+    pub fn with_budget(
+        &self,
+        ledger: &Arc<Ledger>,
+        profile: &ResolvedProfile,
+    ) -> Result<BudgetedFactory, CliError> {
+        let settings = profile.settings();
+        BudgetedFactory::new(
+            Arc::clone(&self.models),
+            Arc::clone(ledger),
+            Limits::default(),
+            CallSize {
+                price: self.price,
+                reply_tokens: settings.max_output_tokens.map_or(8192, u64::from),
+                context_tokens: self
+                    .context_tokens
+                    .or(settings.context_tokens.map(u64::from)),
+            },
+        )
+        .map_err(|error| {
+            CliError::new(exit_code::USAGE, error).hint("give it with --price INPUT/OUTPUT")
+        })
+    }
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem()
+        .map_or("file".into(), |stem| stem.to_string_lossy().into_owned())
+}
+
+fn agent_name(name: &str) -> Result<AgentName, CliError> {
+    AgentName::new(name).map_err(|error| CliError::new(exit_code::INPUT, error))
+}
+
+fn open_ai(endpoint: Endpoint, model: Option<String>, args: &TrialArgs) -> Result<Agent, CliError> {
+    let key = api_key(&args.model)?;
+    let mut context_tokens = None;
+    let model = match model {
+        Some(model) => model,
+        None => {
+            let timeout = std::time::Duration::from_secs(20);
+            let listed = probe::list_models(&endpoint, key.as_ref(), timeout).map_err(|error| {
+                CliError::new(exit_code::ENVIRONMENT, error)
+                    .hint(format!("is a server running at {endpoint}?"))
+            })?;
+            let only = probe::only_model(&listed).map_err(|error| {
+                CliError::new(exit_code::USAGE, error).hint("name one: http://HOST:PORT#MODEL")
+            })?;
+            context_tokens = only.context_tokens;
+            only.name.clone()
+        }
+    };
+    let mut config = OpenAiConfig::new(endpoint, model.clone());
+    let kwargs = key_values(&args.model.model_kwargs, "--model-kwarg")?;
+    config
+        .set_model_kwargs(&kwargs.into_iter().collect())
+        .map_err(|error| CliError::new(exit_code::USAGE, error))?;
+    config.stream = args.model.stream;
+    config.token_ids = args.model.token_ids;
+    config.logprobs = args.model.token_ids;
+    config.price = args.model.price.as_deref().map(price).transpose()?;
+    config.proxy = proxy(config.endpoint.as_str())
+        .map(|address| Secret::new(&address))
+        .transpose()
+        .map_err(|error| CliError::new(exit_code::USAGE, error))?;
+    let price = config.price.map_or(CallPrice::Unknown, CallPrice::Tokens);
+    let models = OpenAiFactory::new(config, key, Arc::new(SystemClock))
+        .map_err(|error| CliError::new(exit_code::USAGE, error))?;
+    Ok(Agent {
+        name: agent_name(&model)?,
+        models: Arc::new(models),
+        price,
+        context_tokens,
+    })
+}
+
+/// The key, from the environment variable that the user names. It leaves this process only in a
+/// request's header.
+pub fn api_key(args: &ModelArgs) -> Result<Option<Secret>, CliError> {
+    match std::env::var(&args.api_key_variable) {
+        Ok(text) if !text.is_empty() => Secret::new(&text)
+            .map(Some)
+            .map_err(|error| CliError::new(exit_code::USAGE, error)),
+        _ => Ok(None),
+    }
+}
+
+/// The proxy that the environment asks for. Servers on this machine are never behind one.
+fn proxy(endpoint: &str) -> Option<String> {
+    let local = ["http://127.", "http://localhost", "http://[::1]"];
+    if local.iter().any(|prefix| endpoint.starts_with(prefix)) {
+        return None;
+    }
+    let names: &[&str] = if endpoint.starts_with("https:") {
+        &["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"]
+    } else {
+        &["http_proxy", "ALL_PROXY", "all_proxy"]
+    };
+    names
+        .iter()
+        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+}
+
+fn price(text: &str) -> Result<Price, CliError> {
+    let wrong = || {
+        CliError::new(
+            exit_code::USAGE,
+            format!("read the price {text:?}: expected INPUT/OUTPUT or INPUT/CACHED/OUTPUT in dollars per million tokens"),
+        )
+    };
+    let parts: Vec<f64> = text
+        .split('/')
+        .map(|part| part.parse().map_err(|_| wrong()))
+        .collect::<Result<_, _>>()?;
+    match parts[..] {
+        [input, output] => Price::per_million(input, None, output),
+        [input, cached, output] => Price::per_million(input, Some(cached), output),
+        _ => return Err(wrong()),
+    }
+    .map_err(|error| CliError::new(exit_code::USAGE, error))
+}
+
+/// `KEY=VALUE` flags; a value that is not JSON is taken as text.
+fn key_values(flags: &[String], name: &str) -> Result<BTreeMap<String, Value>, CliError> {
+    let mut values = BTreeMap::new();
+    for flag in flags {
+        let Some((key, value)) = flag.split_once('=').filter(|(key, _)| !key.is_empty()) else {
+            return Err(CliError::new(
+                exit_code::USAGE,
+                format!("read {name} {flag:?}: expected KEY=VALUE"),
+            ));
+        };
+        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.into()));
+        if values.insert(key.to_owned(), value).is_some() {
+            return Err(CliError::new(
+                exit_code::USAGE,
+                format!("read {name}: {key} is given twice"),
+            ));
+        }
+    }
+    Ok(values)
+}
+
+/// The profile that the flags ask for.
+pub fn profile(args: &TrialArgs) -> Result<ResolvedProfile, CliError> {
+    let overrides = key_values(&args.overrides, "--set")?;
+    let profile = profile_of(args.profile, args.profile_file.as_deref())?;
+    if overrides.is_empty() {
+        return Ok(profile);
+    }
+    profile
+        .with_overrides(overrides)
+        .map_err(|error| CliError::new(exit_code::USAGE, error))
+}
+
+/// A profile by name, from the user's file where one is given.
+pub fn profile_of(name: ProfileArg, file: Option<&Path>) -> Result<ResolvedProfile, CliError> {
+    let name = match name {
+        ProfileArg::ProjectHardened => ProfileName::ProjectHardened,
+        ProfileArg::OfficialPublicRepro => ProfileName::OfficialPublicRepro,
+        ProfileArg::Custom => ProfileName::Custom,
+    };
+    match file {
+        None => ResolvedProfile::embedded(name),
+        Some(file) => {
+            let text = std::fs::read_to_string(file).map_err(|error| {
+                CliError::new(exit_code::INPUT, format!("read {}: {error}", file.display()))
+            })?;
+            ResolvedProfile::from_text(name, &text)
+        }
+    }
+    .map_err(|error| CliError::new(exit_code::INPUT, error))
+}

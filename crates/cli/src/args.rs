@@ -1,0 +1,488 @@
+//! Flags as they are typed. What they mean together is decided where they are used.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use temper_report::Format;
+
+/// Evaluate and train code-repair agents, with numbers you can defend.
+#[derive(Parser, Debug)]
+#[command(name = "temper", version, about, max_term_width = 100, arg_required_else_help = true)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+    /// Where places and tools are found.
+    #[command(flatten)]
+    pub places: PlacesArgs,
+}
+
+/// Flags that every verb takes.
+#[derive(ClapArgs, Debug, Clone)]
+pub struct PlacesArgs {
+    /// Cache for archives, trees and environments [default: the user's cache directory]
+    #[arg(long, global = true, env = "TEMPER_CACHE", value_name = "DIR", help_heading = "Places")]
+    pub cache: Option<PathBuf>,
+    /// Package index that archives and wheels come from
+    #[arg(
+        long,
+        global = true,
+        env = "PIP_INDEX_URL",
+        value_name = "URL",
+        default_value = "https://pypi.org/simple",
+        hide_env_values = true,
+        help_heading = "Places"
+    )]
+    pub index_url: String,
+    /// Take archives and wheels from this directory; with --offline from nowhere else
+    #[arg(long, global = true, env = "TEMPER_FILES", value_name = "DIR", help_heading = "Places")]
+    pub files: Option<PathBuf>,
+    /// Do not use the network for archives and wheels
+    #[arg(long, global = true, help_heading = "Places")]
+    pub offline: bool,
+    /// The Python interpreter of Python tasks [default: python3 on PATH]
+    #[arg(long, global = true, env = "TEMPER_PYTHON", value_name = "FILE", help_heading = "Places")]
+    pub python: Option<PathBuf>,
+    /// No progress, only results and errors
+    #[arg(long, short, global = true, help_heading = "Places")]
+    pub quiet: bool,
+}
+
+/// The verbs, in the order of the data's way.
+#[derive(Subcommand, Debug)]
+pub enum Verb {
+    /// Look at, import and prove tasks
+    #[command(subcommand)]
+    Tasks(TasksVerb),
+    /// Run one agent on a suite: a job of trials
+    Run(RunArgs),
+    /// Evaluate two agents on a suite, compare them, write the report
+    Evaluate(EvaluateArgs),
+    /// Compare finished jobs, paired by task
+    Compare(CompareArgs),
+    /// Write the report page of finished jobs
+    Report(ReportArgs),
+    /// Show the agent profiles and their resolved settings
+    Profile(ProfileArgs),
+    /// Say what works on this machine, and what is in force
+    Doctor(DoctorArgs),
+    /// Print the completions of a shell
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// What to do with tasks.
+#[derive(Subcommand, Debug)]
+pub enum TasksVerb {
+    /// List the tasks of a suite
+    List {
+        /// Which.
+        #[command(flatten)]
+        suite: SuiteArgs,
+        /// How.
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+    /// Show one task
+    Show {
+        /// Its id
+        id: String,
+        /// Where.
+        #[command(flatten)]
+        suite: SuiteArgs,
+        /// Also show the known fix
+        #[arg(long)]
+        oracle: bool,
+        /// How.
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+    /// Read tasks of another format and store them for Temper
+    Import {
+        /// A file or directory: SWE-bench or SWE-smith records, a Harbor task, an archive of one
+        source: PathBuf,
+        /// The directory to make
+        #[arg(long, short)]
+        output: PathBuf,
+        /// The format [default: told from the files]
+        #[arg(long)]
+        source_format: Option<SourceFormat>,
+    },
+    /// Prove tasks: without a fix they fail, with the known fix they pass, every time
+    Validate {
+        /// Which.
+        #[command(flatten)]
+        suite: SuiteArgs,
+        /// How often each side is run; more than once exposes flaky tests
+        #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
+        repeat: u32,
+        /// Where they run.
+        #[command(flatten)]
+        sandbox: SandboxArgs,
+        /// Tasks at a time [default: the number of cores]
+        #[arg(long, short = 'j')]
+        workers: Option<usize>,
+        /// How.
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+}
+
+/// Names the format of tasks.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceFormat {
+    /// Temper's own task directories
+    Native,
+    /// SWE-bench instances
+    SweBench,
+    /// SWE-smith instances
+    SweSmith,
+    /// Harbor task directories
+    Harbor,
+}
+
+/// Which tasks.
+#[derive(ClapArgs, Debug, Clone)]
+pub struct SuiteArgs {
+    /// A suite that ships with Temper, or a file or directory of tasks
+    #[arg(long, short, default_value = "starter", value_name = "SUITE")]
+    pub suite: String,
+    /// Only tasks whose id matches; `*` and `?` are wildcards. May be given more than once
+    #[arg(long = "task", short = 't', value_name = "GLOB")]
+    pub tasks: Vec<String>,
+    /// Only tasks of this split
+    #[arg(long)]
+    pub split: Option<SplitArg>,
+    /// At most this many tasks, the first by id
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+}
+
+/// A split, as typed.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SplitArg {
+    /// May be trained on
+    Train,
+    /// Selects between snapshots
+    Dev,
+    /// Measured once
+    Test,
+    /// Not said
+    Unassigned,
+}
+
+/// How a table is printed.
+#[derive(ClapArgs, Debug, Clone)]
+pub struct FormatArgs {
+    /// How results are printed
+    #[arg(long, default_value = "table", value_name = "table|json|jsonl")]
+    pub format: Format,
+}
+
+/// Where untrusted commands run.
+#[derive(ClapArgs, Debug, Clone)]
+pub struct SandboxArgs {
+    /// The kind of sandbox
+    #[arg(long, default_value = "namespaces", help_heading = "Sandbox")]
+    pub sandbox: SandboxKind,
+    /// The engine's API socket [default: DOCKER_HOST, else the usual places]
+    #[arg(long, env = "DOCKER_HOST", value_name = "URL", help_heading = "Sandbox")]
+    pub engine: Option<String>,
+    /// Memory of one sandbox, in MiB
+    #[arg(long, default_value_t = 2048, value_name = "MIB", help_heading = "Sandbox")]
+    pub memory_mib: u64,
+    /// Space for everything a sandbox writes, in MiB
+    #[arg(long, default_value_t = 1024, value_name = "MIB", help_heading = "Sandbox")]
+    pub disk_mib: u64,
+    /// Processes of one sandbox
+    #[arg(long, default_value_t = 512, value_name = "N", help_heading = "Sandbox")]
+    pub processes: u64,
+    /// Also demand this protection. May be given more than once
+    #[arg(long, value_name = "PROTECTION", help_heading = "Sandbox")]
+    pub demand: Vec<String>,
+    /// Do without this protection, on your own responsibility. May be given more than once
+    #[arg(long, value_name = "PROTECTION", help_heading = "Sandbox")]
+    pub without: Vec<String>,
+    /// Give sandboxes the host's network, for tasks whose format asks for it
+    #[arg(long, help_heading = "Sandbox")]
+    pub host_network: bool,
+}
+
+/// A kind of sandbox.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SandboxKind {
+    /// Linux namespaces; no daemon, no images
+    Namespaces,
+    /// Docker, through its API
+    Docker,
+    /// Podman, through its Docker-compatible API
+    Podman,
+}
+
+/// How trials are run; shared by `run` and `evaluate`.
+#[derive(ClapArgs, Debug, Clone)]
+pub struct TrialArgs {
+    /// Trials per task
+    #[arg(long, short = 'k', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub attempts: u32,
+    /// All randomness derives from it
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Trials at a time [default: the number of cores]
+    #[arg(long, short = 'j')]
+    pub workers: Option<usize>,
+    /// How often a trial is started over after a failure of the infrastructure
+    #[arg(long, default_value_t = 2)]
+    pub max_retries: u32,
+    /// Run trials again that earlier runs lost to the infrastructure
+    #[arg(long)]
+    pub redo_lost: bool,
+    /// Wall-clock limit of one trial, in seconds
+    #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
+    pub trial_timeout: u64,
+    /// The agent's profile
+    #[arg(long, default_value = "project-hardened", help_heading = "Agent")]
+    pub profile: ProfileArg,
+    /// The file of the profile: the published YAML of `official-public-repro`, or your own for
+    /// `custom`
+    #[arg(long, value_name = "FILE", help_heading = "Agent")]
+    pub profile_file: Option<PathBuf>,
+    /// Change one setting of the profile; the change is recorded. May be given more than once
+    #[arg(long = "set", value_name = "KEY=VALUE", help_heading = "Agent")]
+    pub overrides: Vec<String>,
+    /// Models.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Budget.
+    #[command(flatten)]
+    pub budget: BudgetArgs,
+    /// Sandbox.
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
+}
+
+/// A profile's name.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProfileArg {
+    /// Temper's own, made for small models
+    ProjectHardened,
+    /// The published one of Klear-AgentForge
+    OfficialPublicRepro,
+    /// A file of your own, which claims to be neither
+    Custom,
+}
+
+/// How a model is called.
+#[derive(ClapArgs, Debug, Clone)]
+pub struct ModelArgs {
+    /// Name of the environment variable that holds the API key
+    #[arg(long, default_value = "OPENAI_API_KEY", value_name = "NAME", help_heading = "Model")]
+    pub api_key_variable: String,
+    /// One more field of every request, as JSON. May be given more than once
+    #[arg(long = "model-kwarg", value_name = "KEY=JSON", help_heading = "Model")]
+    pub model_kwargs: Vec<String>,
+    /// Receive replies as a stream
+    #[arg(long, help_heading = "Model")]
+    pub stream: bool,
+    /// Ask for token ids and log-probabilities, and keep them
+    #[arg(long, help_heading = "Model")]
+    pub token_ids: bool,
+    /// Prices per million tokens: INPUT/OUTPUT or INPUT/CACHED/OUTPUT in dollars
+    #[arg(long, value_name = "PRICES", help_heading = "Model")]
+    pub price: Option<String>,
+    /// Write every request and reply to this file, to be replayed with replay:FILE
+    #[arg(long, value_name = "FILE", help_heading = "Model")]
+    pub record: Option<PathBuf>,
+}
+
+impl Default for ModelArgs {
+    fn default() -> Self {
+        ModelArgs {
+            api_key_variable: "OPENAI_API_KEY".into(),
+            model_kwargs: Vec::new(),
+            stream: false,
+            token_ids: false,
+            price: None,
+            record: None,
+        }
+    }
+}
+
+/// Hard stops.
+#[derive(ClapArgs, Debug, Clone)]
+pub struct BudgetArgs {
+    /// Stop the job before it costs more than this many dollars
+    #[arg(long, value_name = "DOLLARS", help_heading = "Budget")]
+    pub max_cost: Option<f64>,
+    /// Stop the job before it uses more than this many tokens
+    #[arg(long, value_name = "N", help_heading = "Budget")]
+    pub max_tokens: Option<u64>,
+    /// Stop the job after this many seconds
+    #[arg(long, value_name = "SECONDS", help_heading = "Budget")]
+    pub max_seconds: Option<u64>,
+}
+
+/// `temper run`
+#[derive(ClapArgs, Debug)]
+pub struct RunArgs {
+    /// Tasks.
+    #[command(flatten)]
+    pub suite: SuiteArgs,
+    /// noop, oracle, search, or a model: http://HOST:PORT[/v1][#MODEL], openai:MODEL,
+    /// scripted:FILE, replay:FILE
+    #[arg(long, short, value_name = "AGENT")]
+    pub agent: String,
+    /// The job's directory; one that exists is resumed
+    #[arg(long, short, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Run only this part of the trials: INDEX/COUNT
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<temper_agent::job::Shard>,
+    /// Trials.
+    #[command(flatten)]
+    pub trials: TrialArgs,
+    /// How.
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+/// `temper evaluate`
+#[derive(ClapArgs, Debug)]
+pub struct EvaluateArgs {
+    /// Tasks.
+    #[command(flatten)]
+    pub suite: SuiteArgs,
+    /// The arm to be compared with, as for `run --agent`
+    #[arg(long, default_value = "noop", value_name = "AGENT")]
+    pub baseline: String,
+    /// The arm in question, as for `run --agent`
+    #[arg(long, default_value = "search", value_name = "AGENT", conflicts_with = "model")]
+    pub candidate: String,
+    /// A model as the candidate: http://HOST:PORT[/v1][#MODEL], openai:MODEL, …
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Where the jobs, the comparison and the report go; one that exists is resumed
+    /// [default: evaluations/TIME]
+    #[arg(long, short, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// Trials.
+    #[command(flatten)]
+    pub trials: TrialArgs,
+    /// How.
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+/// `temper grade`
+#[derive(ClapArgs, Debug)]
+pub struct GradeArgs {
+    /// Tasks.
+    #[command(flatten)]
+    pub suite: SuiteArgs,
+    /// Predictions: .json or .jsonl as of SWE-bench or mini-swe-agent, or `gold` for the known fixes
+    #[arg(long, short, value_name = "FILE")]
+    pub predictions: String,
+    /// The job directory to make
+    #[arg(long, short, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Judge these logs, DIR/ID.log, instead of running tests
+    #[arg(long, value_name = "DIR")]
+    pub logs: Option<PathBuf>,
+    /// Predictions at a time [default: the number of cores]
+    #[arg(long, short = 'j')]
+    pub workers: Option<usize>,
+    /// Sandbox.
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
+    /// How.
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+/// `temper compare`
+#[derive(ClapArgs, Debug)]
+pub struct CompareArgs {
+    /// Two or more jobs; the first is the baseline
+    #[arg(required = true, num_args = 2.., value_name = "JOB")]
+    pub jobs: Vec<PathBuf>,
+    /// Also write the comparison as JSON
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Samples of the bootstrap
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
+    pub resamples: u32,
+    /// Seed of the bootstrap
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// How.
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+/// `temper report`
+#[derive(ClapArgs, Debug)]
+pub struct ReportArgs {
+    /// The jobs; the first is the baseline
+    #[arg(required = true, value_name = "JOB")]
+    pub jobs: Vec<PathBuf>,
+    /// The page to write
+    #[arg(long, short, default_value = "report.html", value_name = "FILE")]
+    pub output: PathBuf,
+    /// Metric logs (JSON Lines of update, name and value) to draw. May be given more than once
+    #[arg(long, value_name = "FILE")]
+    pub metrics: Vec<PathBuf>,
+    /// Seed of the bootstrap
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+}
+
+/// `temper export`
+#[derive(ClapArgs, Debug)]
+pub struct ExportArgs {
+    /// The job
+    pub job: PathBuf,
+    /// The format to write
+    #[arg(long)]
+    pub to: ExportFormat,
+    /// The directory to make
+    #[arg(long, short, value_name = "DIR")]
+    pub output: PathBuf,
+}
+
+/// A trajectory format.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportFormat {
+    /// mini-swe-agent-1 or -1.1, by protocol
+    MiniSweAgent,
+    /// ATIF-v1.8
+    Atif,
+}
+
+/// `temper profile`
+#[derive(ClapArgs, Debug)]
+pub struct ProfileArgs {
+    /// Which; all of them in short without it
+    pub name: Option<ProfileArg>,
+    /// The published YAML file of `official-public-repro`
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// How.
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+/// `temper doctor`
+#[derive(ClapArgs, Debug)]
+pub struct DoctorArgs {
+    /// Also ask this model server
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Sandbox.
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
+    /// How.
+    #[command(flatten)]
+    pub format: FormatArgs,
+}

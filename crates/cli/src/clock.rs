@@ -1,0 +1,16 @@
+//! The one place that reads the clock.
+
+use std::time::SystemTime;
+
+/// The time now as RFC 3339, in UTC, with milliseconds.
+pub fn now() -> String {
+    humantime::format_rfc3339_millis(SystemTime::now()).to_string()
+}
+
+/// The time now as a file name: `2026-01-31T12-30-59`.
+pub fn file_stamp() -> String {
+    humantime::format_rfc3339_seconds(SystemTime::now())
+        .to_string()
+        .trim_end_matches('Z')
+        .replace(':', "-")
+}

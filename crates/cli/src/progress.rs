@@ -1,0 +1,167 @@
+//! Shows a job's events: one line that renews itself on a terminal, plain lines elsewhere.
+
+use std::{
+    io::{IsTerminal, Write},
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use temper_agent::job::Event;
+
+/// How often plain progress lines come.
+const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Prints progress to standard error.
+pub struct Progress {
+    label: String,
+    is_terminal: bool,
+    quiet: bool,
+    state: Mutex<State>,
+}
+
+struct State {
+    started: Instant,
+    last_line: Instant,
+    n_trials: usize,
+    n_resumed: usize,
+    n_done: usize,
+    n_solved: usize,
+    n_lost: usize,
+    running: Vec<String>,
+}
+
+impl Progress {
+    /// Progress of the job called `label`.
+    pub fn new(label: &str, quiet: bool) -> Self {
+        let now = Instant::now();
+        Progress {
+            label: label.to_owned(),
+            is_terminal: std::io::stderr().is_terminal()
+                && std::env::var_os("TERM").is_none_or(|term| term != "dumb"),
+            quiet,
+            state: Mutex::new(State {
+                started: now,
+                last_line: now,
+                n_trials: 0,
+                n_resumed: 0,
+                n_done: 0,
+                n_solved: 0,
+                n_lost: 0,
+                running: Vec::new(),
+            }),
+        }
+    }
+
+    /// Takes in one event.
+    pub fn on_event(&self, event: Event<'_>) {
+        let Ok(mut state) = self.state.lock() else {
+            return;
+        };
+        match event {
+            Event::Started {
+                n_trials,
+                n_finished,
+            } => {
+                state.n_trials = n_trials;
+                state.n_resumed = n_finished;
+                state.n_done = n_finished;
+                state.started = Instant::now();
+                let resumed = if n_finished > 0 {
+                    format!(", {n_finished} of them finished before")
+                } else {
+                    String::new()
+                };
+                self.line(&format!("{}: {n_trials} trials{resumed}", self.label));
+            }
+            Event::TrialStarted { key } => state.running.push(key.task_id.to_string()),
+            Event::TrialRetried { key, trial } => {
+                if let Some(failure) = &trial.failure {
+                    self.line(&format!(
+                        "{}: {} starts over after {}: {}",
+                        self.label, key.task_id, failure.class, failure.message
+                    ));
+                }
+            }
+            Event::TrialFinished { trial } => {
+                state.n_done += 1;
+                match trial.solved() {
+                    Some(true) => state.n_solved += 1,
+                    Some(false) => {}
+                    None => state.n_lost += 1,
+                }
+                let id = trial.task_id.as_str();
+                if let Some(at) = state.running.iter().position(|running| running == id) {
+                    state.running.swap_remove(at);
+                }
+                if state.n_done == state.n_trials {
+                    self.finish(&state);
+                    return;
+                }
+            }
+        }
+        if self.is_terminal {
+            self.renew(&state);
+        } else if state.last_line.elapsed() >= PLAIN_INTERVAL {
+            state.last_line = Instant::now();
+            self.line(&self.summary(&state));
+        }
+    }
+
+    fn summary(&self, state: &State) -> String {
+        let n_here = state.n_done - state.n_resumed;
+        let eta = if n_here > 0 && state.n_done < state.n_trials {
+            let left = state.n_trials - state.n_done;
+            let seconds = state.started.elapsed().as_secs_f64() / n_here as f64 * left as f64;
+            format!(", about {} left", duration(seconds))
+        } else {
+            String::new()
+        };
+        let lost = if state.n_lost > 0 {
+            format!(", {} lost", state.n_lost)
+        } else {
+            String::new()
+        };
+        format!(
+            "{}: {}/{} done, {} solved{lost}{eta}",
+            self.label, state.n_done, state.n_trials, state.n_solved
+        )
+    }
+
+    fn renew(&self, state: &State) {
+        if self.quiet {
+            return;
+        }
+        let mut line = self.summary(state);
+        if let Some(id) = state.running.last() {
+            line.push_str(&format!(" · {id}"));
+        }
+        let line: String = line.chars().filter(|c| !c.is_control()).take(100).collect();
+        let mut stderr = std::io::stderr().lock();
+        // Progress is no result: a closed terminal must not end the job.
+        let _ = write!(stderr, "\r\x1b[2K{line}");
+        let _ = stderr.flush();
+    }
+
+    fn finish(&self, state: &State) {
+        let elapsed = duration(state.started.elapsed().as_secs_f64());
+        self.line(&format!("{} in {elapsed}", self.summary(state)));
+    }
+
+    fn line(&self, text: &str) {
+        if self.quiet {
+            return;
+        }
+        let text: String = text.chars().filter(|c| !c.is_control()).collect();
+        let clear = if self.is_terminal { "\r\x1b[2K" } else { "" };
+        let _ = writeln!(std::io::stderr().lock(), "{clear}{text}");
+    }
+}
+
+fn duration(seconds: f64) -> String {
+    let seconds = seconds.round() as u64;
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, s) => format!("{s} s"),
+        (0, m, s) => format!("{m} min {s:02} s"),
+        (h, m, _) => format!("{h} h {m:02} min"),
+    }
+}

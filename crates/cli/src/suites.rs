@@ -1,0 +1,47 @@
+//! The suites that ship inside the binary.
+
+use std::path::{Path, PathBuf};
+
+use temper_core::Digest;
+
+use crate::{error::CliError, exit_code};
+
+/// `suites/starter` as it was when this binary was built, packed by the build script.
+const STARTER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/starter.tar.gz"));
+
+/// The directory of a suite: one that ships, unpacked into the cache, or the path as given.
+pub fn locate(name: &str, cache: &Path) -> Result<PathBuf, CliError> {
+    if name != "starter" || Path::new(name).exists() {
+        let path = PathBuf::from(name);
+        if !path.exists() {
+            return Err(CliError::new(
+                exit_code::INPUT,
+                format!("find the suite {name:?}: there is no such file or directory"),
+            )
+            .hint("`starter` ships with Temper; anything else is a path"));
+        }
+        return Ok(std::path::absolute(path)?);
+    }
+    unpack(STARTER, &cache.join("suites"))
+}
+
+/// Unpacks an archive into a directory named by its digest. Several processes may do so at once;
+/// the first rename wins.
+fn unpack(archive: &[u8], into: &Path) -> Result<PathBuf, CliError> {
+    let target = into.join(format!("starter-{}", Digest::of(archive).short()));
+    if target.is_dir() {
+        return Ok(target);
+    }
+    std::fs::create_dir_all(into)?;
+    let temporary = into.join(format!("unpacking-{}", std::process::id()));
+    // Left by a process of the same number that was killed.
+    let _ = std::fs::remove_dir_all(&temporary);
+    tar::Archive::new(flate2::read::GzDecoder::new(archive)).unpack(&temporary)?;
+    if let Err(error) = std::fs::rename(&temporary, &target)
+        && !target.is_dir()
+    {
+        return Err(error.into());
+    }
+    let _ = std::fs::remove_dir_all(&temporary);
+    Ok(target)
+}

@@ -1,0 +1,208 @@
+//! `temper doctor`: what works on this machine, what is in force, and what to do about the rest.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use temper_agent::model::{
+    probe,
+    spec::{ModelSpec, parse_model_spec},
+};
+use temper_report::table::{Align, Table};
+use temper_sandbox::Strength;
+
+use crate::{
+    agents,
+    args::{DoctorArgs, ModelArgs},
+    error::CliError,
+    exit_code, output,
+    places::Places,
+    sandboxes::{self, Sandboxes},
+    tasks,
+};
+
+/// One check.
+#[derive(Serialize)]
+struct Check {
+    subject: String,
+    status: Status,
+    detail: String,
+    hint: Option<String>,
+}
+
+#[derive(Serialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+enum Status {
+    /// It works.
+    Good,
+    /// It works less well than it could, or is not needed for the main job.
+    Limited,
+    /// Something that the main job needs is missing.
+    Missing,
+}
+
+/// Prints the checks; exit code [`exit_code::ENVIRONMENT`] when something needed is missing.
+pub fn run(args: &DoctorArgs, places: &Places) -> Result<u8, CliError> {
+    let mut checks = Vec::new();
+    check_sandbox(args, &mut checks)?;
+    check_tools(places, &mut checks)?;
+    if let Some(model) = &args.model {
+        check_model(model, &mut checks)?;
+    }
+    output::data(&args.format.format.list(&checks, || table(&checks)));
+    let is_missing = checks.iter().any(|check| check.status == Status::Missing);
+    Ok(if is_missing {
+        exit_code::ENVIRONMENT
+    } else {
+        exit_code::SUCCESS
+    })
+}
+
+fn check_sandbox(args: &DoctorArgs, checks: &mut Vec<Check>) -> Result<(), CliError> {
+    let sandboxes = match Sandboxes::open(&args.sandbox) {
+        Ok(sandboxes) => sandboxes,
+        Err(error) if error.code == exit_code::ENVIRONMENT => {
+            checks.push(Check {
+                subject: "sandbox".into(),
+                status: Status::Missing,
+                detail: error.message,
+                hint: error.hint,
+            });
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    for (protection, strength) in &sandboxes.protections {
+        let is_demanded = sandboxes.demand.0.contains(protection);
+        let (status, detail) = match strength {
+            Strength::Enforced { by } => (Status::Good, format!("enforced by {by}")),
+            Strength::PerProcess { by } => (Status::Limited, format!("per process only, by {by}")),
+            Strength::Absent { why } => (Status::Limited, format!("not in force: {why}")),
+        };
+        checks.push(Check {
+            subject: format!("{}: {}", sandboxes.backend.name(), sandboxes::name(*protection)),
+            status: if is_demanded && status != Status::Good {
+                Status::Missing
+            } else {
+                status
+            },
+            detail,
+            hint: None,
+        });
+    }
+    Ok(())
+}
+
+fn check_tools(places: &Places, checks: &mut Vec<Check>) -> Result<(), CliError> {
+    let (cache, tools) = tasks::tools(places)?;
+    checks.push(match tools.interpreter() {
+        Ok(interpreter) => Check {
+            subject: "python".into(),
+            status: Status::Good,
+            detail: format!(
+                "{} at {}",
+                interpreter.version_text(),
+                interpreter.executable.display()
+            ),
+            hint: None,
+        },
+        Err(error) => Check {
+            subject: "python".into(),
+            status: Status::Missing,
+            detail: error.to_string(),
+            hint: error.hint(),
+        },
+    });
+    checks.push(match tools.git() {
+        Some(_) => Check {
+            subject: "git".into(),
+            status: Status::Good,
+            detail: "found".into(),
+            hint: None,
+        },
+        None => Check {
+            subject: "git".into(),
+            status: Status::Limited,
+            detail: "not found: work trees have no repository, and tasks that start from a commit cannot be prepared".into(),
+            hint: Some("install git".into()),
+        },
+    });
+    checks.push(Check {
+        subject: "cache".into(),
+        status: Status::Good,
+        detail: cache.root().display().to_string(),
+        hint: None,
+    });
+    checks.push(Check {
+        subject: "archives and wheels".into(),
+        status: Status::Good,
+        detail: match (&places.files, places.offline) {
+            (Some(files), true) => format!("only from {}", files.display()),
+            (None, true) => "only from the cache".into(),
+            (Some(files), false) => format!("from {}, then the package index", files.display()),
+            (None, false) => "from the package index".into(),
+        },
+        hint: None,
+    });
+    Ok(())
+}
+
+fn check_model(text: &str, checks: &mut Vec<Check>) -> Result<(), CliError> {
+    let spec = parse_model_spec(text).map_err(|error| CliError::new(exit_code::USAGE, error))?;
+    let ModelSpec::OpenAi { endpoint, .. } = spec else {
+        return Err(CliError::new(
+            exit_code::USAGE,
+            "ask the model: only servers can be asked",
+        ));
+    };
+    let key = agents::api_key(&ModelArgs::default())?;
+    let answer = probe::probe(&endpoint, key.as_ref(), Duration::from_secs(10));
+    checks.push(match answer.models {
+        Ok(models) => {
+            let names: Vec<String> = models
+                .iter()
+                .map(|model| match model.context_tokens {
+                    Some(tokens) => format!("{} ({tokens} tokens)", model.name),
+                    None => model.name.clone(),
+                })
+                .collect();
+            Check {
+                subject: format!("model server {endpoint}"),
+                status: Status::Good,
+                detail: names.join(", "),
+                hint: None,
+            }
+        }
+        Err(error) => Check {
+            subject: format!("model server {endpoint}"),
+            status: Status::Missing,
+            detail: error.message,
+            hint: Some("is it running, and is the address right?".into()),
+        },
+    });
+    Ok(())
+}
+
+fn table(checks: &[Check]) -> String {
+    let mut table = Table::new(&[
+        ("check", Align::Left),
+        ("status", Align::Left),
+        ("detail", Align::Left),
+    ]);
+    for check in checks {
+        let status = match check.status {
+            Status::Good => "good",
+            Status::Limited => "limited",
+            Status::Missing => "MISSING",
+        };
+        let hint = check
+            .hint
+            .as_ref()
+            .map_or(String::new(), |hint| format!("; hint: {hint}"));
+        table.row([
+            check.subject.clone(),
+            status.to_owned(),
+            format!("{}{hint}", check.detail),
+        ]);
+    }
+    table.to_string()
+}

@@ -1,0 +1,93 @@
+//! `temper evaluate`: two agents on a suite, compared, with a report. The main job.
+
+use std::path::PathBuf;
+
+use temper_agent::job::write_atomically;
+
+use crate::{
+    agents::{self, Agent},
+    args::EvaluateArgs,
+    clock, comparison,
+    error::CliError,
+    exit_code,
+    jobs::{self, Request},
+    output,
+    places::Places,
+    sandboxes::Sandboxes,
+    tasks,
+};
+
+/// Runs both jobs, and prints the comparison and the report's path.
+pub fn run(args: &EvaluateArgs, places: &Places) -> Result<u8, CliError> {
+    let profile = agents::profile(&args.trials)?;
+    let candidate = args.model.as_deref().unwrap_or(&args.candidate);
+    let arms = [
+        ("baseline", Agent::resolve(&args.baseline, &args.trials)?),
+        ("candidate", Agent::resolve(candidate, &args.trials)?),
+    ];
+    let sandboxes = Sandboxes::open_for_untrusted(&args.trials.sandbox)?;
+    output::note(&sandboxes.summary());
+    output::note(&profile.statement());
+    for (role, agent) in &arms {
+        output::note(&format!("{role}: {}, {}", agent.name, agent.kind()));
+    }
+    let suite = tasks::prepare(&args.suite, places, args.trials.workers)?;
+    let output_directory = match &args.output {
+        Some(path) => path.clone(),
+        None => PathBuf::from("evaluations").join(clock::file_stamp()),
+    };
+
+    let mut directories = Vec::new();
+    for (role, agent) in &arms {
+        let done = jobs::run(&Request {
+            directory: output_directory.join(role),
+            agent,
+            profile: &profile,
+            suite: &suite,
+            sandboxes: &sandboxes,
+            trials: &args.trials,
+            shard: None,
+            places,
+        })?;
+        if done.code != exit_code::SUCCESS {
+            output::note(&format!(
+                "to go on: the same command with --output {}",
+                output_directory.display()
+            ));
+            return Ok(done.code);
+        }
+        directories.push(done.job.path().to_owned());
+    }
+
+    let records = comparison::read_jobs(&directories)?;
+    let comparison = comparison::compare(&records, &temper_eval::Options::default())?;
+    let mut text = serde_json::to_vec_pretty(&comparison).expect("a comparison is plain data");
+    text.push(b'\n');
+    let comparison_path = output_directory.join("comparison.json");
+    write_atomically(&comparison_path, &text)?;
+    let report_path = output_directory.join("report.html");
+    comparison::write_report(&records, &comparison, &[], &report_path)?;
+
+    output::data(
+        &args
+            .format
+            .format
+            .one(&comparison, || temper_report::terminal::comparison(&comparison)),
+    );
+    output::note(&format!(
+        "jobs:       {}\ncomparison: {}\nreport:     {}",
+        output_directory.display(),
+        comparison_path.display(),
+        report_path.display()
+    ));
+    let n_scored: u64 = comparison
+        .arms
+        .iter()
+        .map(|arm| arm.trials_solved.n_scored)
+        .sum();
+    Ok(if n_scored == 0 {
+        exit_code::ALL_LOST
+    } else {
+        exit_code::SUCCESS
+    })
+}

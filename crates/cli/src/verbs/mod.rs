@@ -1,0 +1,31 @@
+//! One file per verb.
+
+mod compare;
+mod completions;
+mod doctor;
+mod evaluate;
+mod profile;
+mod report;
+mod run;
+mod tasks;
+
+use crate::{
+    args::{Args, Verb},
+    error::CliError,
+    places::Places,
+};
+
+/// Runs a verb; the result is the process's exit code.
+pub fn run(args: Args) -> Result<u8, CliError> {
+    let places = Places::resolve(&args.places)?;
+    match args.verb {
+        Verb::Tasks(verb) => tasks::run(verb, &places),
+        Verb::Run(args) => run::run(&args, &places),
+        Verb::Evaluate(args) => evaluate::run(&args, &places),
+        Verb::Compare(args) => compare::run(&args),
+        Verb::Report(args) => report::run(&args),
+        Verb::Profile(args) => profile::run(&args),
+        Verb::Doctor(args) => doctor::run(&args, &places),
+        Verb::Completions { shell } => completions::run(shell),
+    }
+}

@@ -1,0 +1,51 @@
+//! `temper run`: one agent on a suite.
+
+use crate::{
+    agents::{self, Agent},
+    args::RunArgs,
+    comparison,
+    error::CliError,
+    exit_code,
+    jobs::{self, Done, Request},
+    output,
+    places::Places,
+    sandboxes::Sandboxes,
+    tasks,
+};
+
+/// Runs or resumes the job, and prints its summary.
+pub fn run(args: &RunArgs, places: &Places) -> Result<u8, CliError> {
+    let profile = agents::profile(&args.trials)?;
+    let agent = Agent::resolve(&args.agent, &args.trials)?;
+    let sandboxes = Sandboxes::open_for_untrusted(&args.trials.sandbox)?;
+    output::note(&sandboxes.summary());
+    output::note(&profile.statement());
+    let suite = tasks::prepare(&args.suite, places, args.trials.workers)?;
+    let Done { job, code, .. } = jobs::run(&Request {
+        directory: args.output.clone(),
+        agent: &agent,
+        profile: &profile,
+        suite: &suite,
+        sandboxes: &sandboxes,
+        trials: &args.trials,
+        shard: args.shard,
+        places,
+    })?;
+    if job.trials()?.is_empty() {
+        return Ok(code);
+    }
+    let records = comparison::read_jobs(&[job.path().to_owned()])?;
+    let comparison = comparison::compare(&records, &temper_eval::Options::default())?;
+    let arm = &comparison.arms[0];
+    output::data(
+        &args
+            .format
+            .format
+            .one(arm, || temper_report::terminal::summary(arm)),
+    );
+    output::note(&format!("job: {}", job.path().display()));
+    if code == exit_code::SUCCESS && arm.trials_solved.n_scored == 0 {
+        return Ok(exit_code::ALL_LOST);
+    }
+    Ok(code)
+}
