@@ -9,11 +9,15 @@ pub mod cache;
 mod error;
 pub mod fetch;
 pub mod git;
+pub mod harbor;
 pub mod history;
 mod load;
 pub mod native;
 pub mod prepare;
 pub mod python;
+mod records;
+pub mod swebench;
+pub mod swesmith;
 pub mod tree_io;
 
 pub use error::{Cause, LoadError};

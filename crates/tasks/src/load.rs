@@ -9,7 +9,9 @@ use temper_core::{
 
 use crate::{
     error::{Cause, LoadError},
+    harbor,
     native::{self, SUITE_FILE, Suite, TASK_FILE},
+    records, swebench, swesmith,
     tree_io::{TreeLimits, read_tree},
 };
 
@@ -66,14 +68,40 @@ pub fn load_with(path: &Path, options: &LoadOptions) -> Result<Loaded, LoadError
             native::read_tasks(path).map(plain)
         }
         TaskFormat::Native => native::read_task(path).map(|task| plain(vec![task])),
-        _ => Err(LoadError::read(path, Cause::Unrecognized)),
+        TaskFormat::SweBench => {
+            let rules = options.rules.unwrap_or(ResolutionRules::SweBench4);
+            swebench::read(path, rules)
+        }
+        TaskFormat::SweSmith => {
+            let rules = options.rules.unwrap_or(ResolutionRules::SweSmith009);
+            swesmith::read(path, rules)
+        }
+        TaskFormat::Harbor => harbor::read(path),
     }
 }
 
+/// Tells the format by what is there: a manifest's name for directories, the shape of the first id
+/// for files of instances.
 fn detect(path: &Path) -> Result<TaskFormat, LoadError> {
-    std::fs::metadata(path).map_err(|error| LoadError::read(path, error))?;
+    let metadata = std::fs::metadata(path).map_err(|error| LoadError::read(path, error))?;
     if path.join(SUITE_FILE).is_file() || path.join(TASK_FILE).is_file() {
         return Ok(TaskFormat::Native);
+    }
+    if metadata.is_dir() && harbor::is_there(path) {
+        return Ok(TaskFormat::Harbor);
+    }
+    if metadata.is_file() && records::is_record_file(path) {
+        let first = records::read(path, "instance_id")?.into_iter().next();
+        if let Some(mut record) = first
+            && record.has("instance_id")
+        {
+            let id = record.take_id("instance_id")?;
+            return Ok(if swesmith::is_own_id(id.as_str()) {
+                TaskFormat::SweSmith
+            } else {
+                TaskFormat::SweBench
+            });
+        }
     }
     Err(LoadError::read(path, Cause::Unrecognized))
 }
@@ -86,6 +114,10 @@ pub fn import(
     format: Option<TaskFormat>,
 ) -> Result<Imported, LoadError> {
     let loaded = load(source, format)?;
+    if let Some(task) = loaded.tasks.iter().find(|task| harbor::has_steps(task)) {
+        let cause = Cause::Unsupported("a task of several steps cannot be stored".to_owned());
+        return Err(LoadError::read(source, cause).in_record(task.id.to_string()));
+    }
     let digest = if source.is_dir() {
         let tree = read_tree(source, &TreeLimits::default())
             .map_err(|error| LoadError::read(source, error))?;

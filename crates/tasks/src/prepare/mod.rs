@@ -154,6 +154,9 @@ pub enum PrepareError {
         /// `the source distribution`, or a directory.
         place: String,
     },
+    /// The task asks for something that Temper cannot do.
+    #[error("prepare the task: {}", .0.join(", "))]
+    Unsupported(Vec<String>),
     /// The task contradicts itself.
     #[error("prepare the task: {0}")]
     Invalid(String),
@@ -185,6 +188,10 @@ impl PrepareError {
 /// Prepares one task. What is in the cache is used as it is, so a second call is quick and needs no
 /// network. Any number of threads and processes may prepare tasks in one cache.
 pub fn prepare(task: &Task, cache: &Cache, tools: &Tools) -> Result<Prepared, PrepareError> {
+    let unsupported = crate::harbor::unsupported(task);
+    if !unsupported.is_empty() {
+        return Err(PrepareError::Unsupported(unsupported));
+    }
     let mut notes = Vec::new();
     let start = start::prepare(&task.start, cache, tools, &mut notes)?;
     let hidden = hidden_tests(task, cache, tools)?;
@@ -224,13 +231,24 @@ pub fn prepare(task: &Task, cache: &Cache, tools: &Tools) -> Result<Prepared, Pr
         }
     };
     let setup = match &task.start {
-        Start::Image { checkout, .. } => image_setup(&place.work_tree, checkout.as_deref()),
+        // Where neither is said, the image need not hold a repository at all, or its history may be
+        // what the task is about.
+        Start::Image {
+            base_commit,
+            checkout,
+        } if base_commit.is_some() || checkout.is_some() => {
+            image_setup(&place.work_tree, checkout.as_deref())
+        }
         _ => Vec::new(),
     };
     let verifier_files = match &task.verifier {
         Verifier::Harbor { tests, .. } => Some(tree_digest(tests)?),
         Verifier::Pytest { .. } | Verifier::Log { .. } => None,
     };
+    if let Some(config) = crate::harbor::Config::of(task) {
+        // Templates stay: looking up variables is up to the caller.
+        place.variables.extend(config.environment.env);
+    }
     let environment_digest = Digest::of_value(&serde_json::json!({
         "format": 1,
         "start": start.as_ref().map(|start| &start.facts.digest),
