@@ -41,6 +41,18 @@ fn hostile_answers_are_errors_of_the_right_kind() {
         ("not HTTP", Answer::Raw(b"\x16\x03\x01garbage\r\n\r\n".to_vec()), InvalidResponse, 1),
         ("a broken status line", Answer::Raw(b"HTTP/1.1 abc\r\n\r\n".to_vec()), InvalidResponse, 1),
         ("an endless header", Answer::Raw(http(200, &long_header, b"{}")), InvalidResponse, 1),
+        (
+            "a flood of interim answers",
+            Answer::Raw(b"HTTP/1.1 100 Continue\r\n\r\n".repeat(1000)),
+            Connection,
+            2,
+        ),
+        (
+            "no content",
+            Answer::Raw(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec()),
+            Connection,
+            2,
+        ),
         ("an empty body", ok(b""), Connection, 2),
         ("white space", ok(b"   "), Connection, 2),
         ("half a JSON text", ok(b"{\"choices\": [{\"mess"), Connection, 2),

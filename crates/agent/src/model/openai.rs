@@ -23,6 +23,8 @@ use self::{
     request::{LIMIT_FIELDS, OWN_FIELDS},
     response::{Collected, Collector},
 };
+use crate::budget::{CallPrice, CallSize};
+
 use super::{
     Model, ModelError, ModelErrorClass, ModelFactory, ModelReply, ModelRequest,
     pricing::Price,
@@ -31,6 +33,9 @@ use super::{
     spec::Endpoint,
     sse::SseParser,
 };
+
+/// Tokens that a budget reserves for a reply that nothing limits.
+const UNLIMITED_REPLY_TOKENS: u64 = 32_768;
 
 /// How to talk to a server.
 #[derive(Clone, Debug)]
@@ -59,7 +64,7 @@ pub struct OpenAiConfig {
     pub attempt_timeout: Duration,
     /// The longest a connection may take (default 20 s).
     pub connect_timeout: Duration,
-    /// The longest answer in bytes (default 32 MiB).
+    /// The longest answer in bytes (default 16 MiB).
     pub max_response_bytes: u64,
     /// When to ask again.
     pub retry: RetryPolicy,
@@ -141,7 +146,7 @@ impl OpenAiConfig {
             reasoning_history: ReasoningHistory::default(),
             attempt_timeout: Duration::from_secs(900),
             connect_timeout: Duration::from_secs(20),
-            max_response_bytes: 32 * 1024 * 1024,
+            max_response_bytes: 16 * 1024 * 1024,
             retry: RetryPolicy::default(),
             price: None,
             proxy: None,
@@ -170,6 +175,19 @@ impl OpenAiConfig {
         LIMIT_FIELDS
             .iter()
             .find_map(|name| self.body.get(*name)?.as_u64())
+    }
+
+    /// What is known of a call before it is made, for a budget: the table's price, and the reply's
+    /// limit or else the whole context.
+    pub fn call_size(&self, context_tokens: Option<u64>) -> CallSize {
+        CallSize {
+            price: self.price.map_or(CallPrice::Unknown, CallPrice::Tokens),
+            reply_tokens: self
+                .max_output_tokens()
+                .or(context_tokens)
+                .unwrap_or(UNLIMITED_REPLY_TOKENS),
+            context_tokens,
+        }
     }
 
     fn check(&self) -> Result<(), ConfigError> {
@@ -305,6 +323,7 @@ impl ModelFactory for OpenAiFactory {
         Ok(Box::new(OpenAiModel {
             shared: Arc::clone(&self.shared),
             sampled: Vec::new(),
+            n_seen: 0,
         }))
     }
 }
@@ -314,6 +333,8 @@ struct OpenAiModel {
     shared: Arc<Shared>,
     /// The ids of the last prompt and reply: the next prompt should begin with them.
     sampled: Vec<u32>,
+    /// Messages of the last request: what was noted about them is not said again.
+    n_seen: usize,
 }
 
 impl Model for OpenAiModel {
@@ -333,7 +354,9 @@ impl Model for OpenAiModel {
             |_| shared.attempt(&body, turn, request.deadline),
         )?;
         self.compare_with_earlier_tokens(&mut collected);
-        let notes: Vec<String> = body.notes.into_iter().chain(collected.notes).collect();
+        let new = body.notes.into_iter().filter(|(n, _)| *n >= self.n_seen);
+        let notes: Vec<String> = new.map(|(_, note)| note).chain(collected.notes).collect();
+        self.n_seen = turn;
         if let (Some(last), false) = (attempts.last_mut(), notes.is_empty()) {
             last.message = Some(notes.join("; "));
         }

@@ -11,6 +11,9 @@ use ureq::http::HeaderMap;
 
 use super::{ModelError, ModelErrorClass};
 
+/// How much earlier than asked a timer may go off.
+const TIMER_SLACK: Duration = Duration::from_millis(5);
+
 /// Waiting and the time of day, so that tests can do without both.
 pub trait Clock: Send + Sync {
     /// Blocks the calling thread.
@@ -112,7 +115,8 @@ pub fn with_retries<T>(
     deadline: Option<Instant>,
     mut attempt: impl FnMut(u32) -> Result<Succeeded<T>, Failed>,
 ) -> Result<(T, Vec<Attempt>), ModelError> {
-    let passed = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+    // A timer that was set to the deadline may go off a moment before it.
+    let passed = || deadline.is_some_and(|deadline| Instant::now() + TIMER_SLACK >= deadline);
     let mut attempts = Vec::new();
     for number in 1.. {
         if passed() {

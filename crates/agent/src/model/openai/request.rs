@@ -54,7 +54,8 @@ pub(super) struct Body {
     pub(super) bytes: Vec<u8>,
     /// The most tokens the reply may have.
     pub(super) max_output_tokens: Option<u64>,
-    pub(super) notes: Vec<String>,
+    /// What was done to messages, by their place.
+    pub(super) notes: Vec<(usize, String)>,
 }
 
 /// Builds the body, or says which two settings contradict each other.
@@ -157,7 +158,7 @@ fn write_message(
     config: &OpenAiConfig,
     index: usize,
     message: &Message,
-    notes: &mut Vec<String>,
+    notes: &mut Vec<(usize, String)>,
 ) -> Value {
     let role = match message.role {
         Role::System => "system",
@@ -198,15 +199,17 @@ fn write_message(
     Value::Object(out)
 }
 
-fn write_call(index: usize, call: &ToolCall, notes: &mut Vec<String>) -> Value {
+fn write_call(index: usize, call: &ToolCall, notes: &mut Vec<(usize, String)>) -> Value {
     let arguments = match sendable_arguments(&call.arguments) {
         Ok(arguments) => arguments.to_owned(),
         Err(wrapped) => {
-            notes.push(format!(
-                "message {index} was sent with the arguments of {:?} as text, because they are not \
-                 a JSON object",
+            let note = format!(
+                "message {} was sent with the arguments of {:?} as text, because they are not a \
+                 JSON object",
+                index + 1,
                 call.name
-            ));
+            );
+            notes.push((index, note));
             wrapped
         }
     };
