@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use temper_core::{Bytes, Entry, Failure, TreePath, patch, task::InjectedFile, tree::Changes};
+use temper_core::{
+    Bytes, Entry, Failure, Patch, TreePath, patch, task::InjectedFile, tree::Changes,
+};
 
 use super::{
     GradeRequest, Submission,
@@ -28,27 +30,11 @@ pub enum NoState {
 
 /// Applies the submission to the start and takes out the protected paths.
 pub fn resolve(request: &GradeRequest<'_>, protected: &Protected<'_>) -> Result<Filtered, NoState> {
-    let mut start = match &request.task.start_tree {
-        Some(root) => Start::Directory(root.clone()),
-        None => Start::Image {
-            sandbox: request
-                .backend
-                .start(&sandbox_spec(request, "start"))
-                .map_err(|error| NoState::Broken(sandbox_failure(&error)))?,
-            work_tree: request.task.work_tree.clone(),
-            failure: None,
-        },
-    };
+    let mut start = Start::open(request)?;
     let (changes, notes) = match request.submission {
         Submission::Start => return Ok(Filtered::default()),
         Submission::Changes(changes) => (changes.clone(), Vec::new()),
-        Submission::Patch(patch) if patch.is_empty() => return Err(NoState::Empty),
-        Submission::Patch(patch) => {
-            let applied = patch::apply(patch, &mut |path| start.read(path));
-            start.check()?;
-            let applied = applied.map_err(|error| NoState::Invalid(error.to_string()))?;
-            (applied.changes, applied.notes)
-        }
+        Submission::Patch(patch) => start.apply(patch)?,
     };
     if changes.is_empty() {
         return Err(NoState::Empty);
@@ -57,6 +43,11 @@ pub fn resolve(request: &GradeRequest<'_>, protected: &Protected<'_>) -> Result<
     start.check()?;
     filtered.notes.splice(0..0, notes);
     Ok(filtered)
+}
+
+/// Applies a patch to the task's start; also says what had to be mended.
+pub fn apply(request: &GradeRequest<'_>, patch: &Patch) -> Result<(Changes, Vec<String>), NoState> {
+    Start::open(request)?.apply(patch)
 }
 
 /// Where the start's files are read.
@@ -73,6 +64,32 @@ enum Start {
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
 impl Start {
+    fn open(request: &GradeRequest<'_>) -> Result<Self, NoState> {
+        if let Some(root) = &request.task.start_tree {
+            return Ok(Start::Directory(root.clone()));
+        }
+        let mut sandbox = request
+            .backend
+            .start(&sandbox_spec(request, "start"))
+            .map_err(|error| NoState::Broken(sandbox_failure(&error)))?;
+        set_up(request, sandbox.as_mut()).map_err(NoState::Broken)?;
+        Ok(Start::Image {
+            sandbox,
+            work_tree: request.task.work_tree.clone(),
+            failure: None,
+        })
+    }
+
+    fn apply(&mut self, patch: &Patch) -> Result<(Changes, Vec<String>), NoState> {
+        if patch.is_empty() {
+            return Err(NoState::Empty);
+        }
+        let applied = patch::apply(patch, &mut |path| self.read(path));
+        self.check()?;
+        let applied = applied.map_err(|error| NoState::Invalid(error.to_string()))?;
+        Ok((applied.changes, applied.notes))
+    }
+
     fn read(&mut self, path: &TreePath) -> Option<Entry> {
         match self {
             Start::Directory(root) => read_entry(root, path),
@@ -166,6 +183,14 @@ fn read_in_sandbox(
         content,
         executable: *kind == b'x',
     }))
+}
+
+/// Runs the commands that the prepared task brings for a fresh sandbox.
+pub fn set_up(request: &GradeRequest<'_>, sandbox: &mut dyn Sandbox) -> Result<(), Failure> {
+    for command in &request.task.setup {
+        run(sandbox, command.clone())?;
+    }
+    Ok(())
 }
 
 /// Runs one of our own commands, which must succeed.

@@ -10,11 +10,14 @@
 //! [`Graded::failure`] says which boundary broke.
 
 mod final_state;
+pub mod harbor;
+pub mod log_verifier;
 pub mod parsers;
 pub mod proof;
 mod protected;
 pub mod pytest_runner;
 mod records;
+pub mod resolution;
 mod syntax;
 
 pub use final_state::read_entry;
@@ -76,15 +79,8 @@ pub fn grade(request: &GradeRequest<'_>, logs: &mut LogSink<'_>) -> Graded {
     let started = Instant::now();
     let mut graded = match &request.task.task.verifier {
         Verifier::Pytest { .. } => pytest_runner::grade(request, logs),
-        Verifier::Log { .. } | Verifier::Harbor { .. } => Graded::lost(
-            "unknown",
-            Failure {
-                boundary: Boundary::Task,
-                class: "UnsupportedVerifier".into(),
-                message: "no runner for this verifier".into(),
-                retryable: false,
-            },
-        ),
+        Verifier::Log { .. } => log_verifier::grade(request, logs),
+        Verifier::Harbor { .. } => harbor::grade(request, logs),
     };
     graded.verdict.wall_seconds = started.elapsed().as_secs_f64();
     graded

@@ -375,6 +375,7 @@ fn run_tests(
         .backend
         .start(&sandbox_spec(request, word))
         .map_err(|error| sandbox_failure(&error))?;
+    final_state::set_up(request, sandbox.as_mut())?;
     final_state::lay(sandbox.as_mut(), &task.work_tree, &state).map_err(
         |problem| match problem {
             NoState::Broken(failure) => LayerEnd::Lost(failure),
