@@ -65,7 +65,7 @@ try {
   const lede = await text(".lede");
   for (const part of ["known outcome in both", "paired difference", "95% interval", "McNemar p"]) check(`the headline gives the ${part}`, lede.includes(part), lede);
   const rates = await evaluate("[...document.querySelectorAll('.rate')].map((node) => node.textContent)");
-  for (const rate of rates) check("every rate has scored, lost and an interval", /\d+ of \d+ .*\d+ scored, \d+ lost.*95% interval/.test(rate), rate);
+  for (const rate of rates) check("every rate has scored, lost and an interval", /[\d,]+ of [\d,]+ .*\d+ scored, \d+ lost.*95% interval/.test(rate), rate);
   check("arms say what drives them", (await evaluate("[...document.querySelectorAll('.chip')].map((node) => node.textContent)")).join() === "program, no language model,language model");
   await shot("light-top");
   await shot("light-whole", true);

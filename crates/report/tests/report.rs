@@ -35,7 +35,7 @@ fn details(page: &str, number: usize) -> serde_json::Value {
 
 #[test]
 fn hostile_data_cannot_become_markup() {
-    let page = page(&Sample::new(6, 1));
+    let page = page(&Sample::new(6, 1, 2));
     // Scripts: the index, the program, and one block per task. Nothing else opens a script.
     assert_eq!(page.matches("<script").count(), 2 + 6);
     assert_eq!(page.matches("</script").count(), 2 + 6);
@@ -58,7 +58,7 @@ fn hostile_data_cannot_become_markup() {
 
 #[test]
 fn the_policy_names_what_is_on_the_page_and_nothing_else() {
-    let page = page(&Sample::new(2, 1));
+    let page = page(&Sample::new(2, 1, 2));
     let (_, rest) = page
         .split_once("Content-Security-Policy\" content=\"")
         .unwrap();
@@ -78,7 +78,7 @@ fn the_policy_names_what_is_on_the_page_and_nothing_else() {
 
 #[test]
 fn the_page_says_what_its_numbers_rest_on() {
-    let sample = Sample::new(40, 1);
+    let sample = Sample::new(40, 1, 2);
     let page = page(&sample);
     let pair = &sample.comparison.pairs[0];
     assert!(page.contains("is made up by a seeded generator"));
@@ -102,7 +102,7 @@ fn the_page_says_what_its_numbers_rest_on() {
 
 #[test]
 fn details_hold_every_step_and_say_what_is_missing() {
-    let sample = Sample::new(40, 1);
+    let sample = Sample::new(40, 1, 2);
     let page = page(&sample);
     let index: serde_json::Value = serde_json::from_str(block(&page, "index")).unwrap();
     let mut n_lost = 0;
@@ -132,7 +132,7 @@ fn details_hold_every_step_and_say_what_is_missing() {
 
 #[test]
 fn several_attempts_are_all_there() {
-    let sample = Sample::new(3, 3);
+    let sample = Sample::new(3, 3, 2);
     let page = page(&sample);
     let index: serde_json::Value = serde_json::from_str(block(&page, "index")).unwrap();
     assert_eq!(index["tasks"][0]["cells"][1].as_array().unwrap().len(), 3);
@@ -141,20 +141,30 @@ fn several_attempts_are_all_there() {
 }
 
 #[test]
+fn one_arm_and_three_arms_have_their_own_headlines() {
+    let one = page(&Sample::new(10, 1, 1));
+    assert!(one.contains("baseline-loop solved ") && one.contains(" of 10 tasks"));
+    assert!(!one.contains("Paired difference"));
+    let three = page(&Sample::new(10, 1, 3));
+    assert!(three.contains("corrected p (Holm)"));
+    assert_eq!(three.matches("third-loop against").count(), 4);
+}
+
+#[test]
 fn the_same_input_gives_the_same_bytes() {
-    assert!(page(&Sample::new(5, 1)) == page(&Sample::new(5, 1)));
+    assert!(page(&Sample::new(5, 1, 2)) == page(&Sample::new(5, 1, 2)));
 }
 
 #[test]
 fn an_empty_evaluation_is_still_a_page() {
-    let page = page(&Sample::new(0, 1));
+    let page = page(&Sample::new(0, 1, 2));
     assert!(page.contains("Nothing to compare"));
     assert!(page.contains("No trial was lost."));
 }
 
 #[test]
 fn the_terminal_gets_the_same_numbers_and_no_control() {
-    let mut sample = Sample::new(30, 1);
+    let mut sample = Sample::new(30, 1, 2);
     sample.arms[0].trials[0].failure = Some(temper_core::Failure {
         boundary: temper_core::Boundary::Sandbox,
         class: "\u{1b}[31mStart".into(),

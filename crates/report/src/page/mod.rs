@@ -69,13 +69,18 @@ pub fn write(
         });
     }
     let tasks = index::trials_by_task(input);
-    let links = Links(
-        tasks
-            .keys()
+    let links = Links {
+        tasks: tasks
+            .iter()
             .enumerate()
-            .map(|(index, &task)| (task, index))
+            .map(|(index, (&task, arms))| {
+                let last = arms.iter().enumerate().rev().find_map(|(arm, attempts)| {
+                    attempts.keys().next().map(|&attempt| (arm, attempt))
+                });
+                (task, (index, last))
+            })
             .collect(),
-    );
+    };
     write!(
         out,
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -132,12 +137,16 @@ fn policy() -> String {
 }
 
 /// Where a trial is opened on the page.
-struct Links<'a>(HashMap<&'a TaskId, usize>);
+struct Links<'a> {
+    /// Position and first trial, as arm and attempt, of each task.
+    tasks: HashMap<&'a TaskId, (usize, Option<(usize, u32)>)>,
+}
 
 impl Links<'_> {
+    /// A link to a trial.
     fn trial(&self, arm: usize, task: &TaskId, attempt: u32) -> Html {
-        match self.0.get(task) {
-            Some(index) => with_attributes(
+        match self.tasks.get(task) {
+            Some((index, _)) => with_attributes(
                 "a",
                 &[("href", &format!("#trial={index}.{arm}.{attempt}"))],
                 task.as_str(),
@@ -145,11 +154,19 @@ impl Links<'_> {
             None => Html::text(task.as_str()),
         }
     }
+
+    /// A link to a task, which opens the last arm's first trial: the candidate's, in a pair.
+    fn task(&self, task: &TaskId) -> Html {
+        match self.tasks.get(task) {
+            Some((_, Some((arm, attempt)))) => self.trial(*arm, task, *attempt),
+            _ => Html::text(task.as_str()),
+        }
+    }
 }
 
 fn body(input: &ReportInput<'_>, links: &Links<'_>) -> Html {
     let mut sections = vec![
-        ("result", "Result", result::section(input)),
+        ("result", "Result", result::section(input, links)),
         ("tasks", "Tasks", matrix()),
         ("resources", "Time and tokens", resources::section(input)),
         (

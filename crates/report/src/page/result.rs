@@ -1,7 +1,12 @@
 //! The headline: who was compared, what came of it, and how sure that is.
 
-use temper_eval::{ArmSummary, Conclusion, Pair, pair::quoted, text};
+use temper_eval::{
+    ArmSummary, Conclusion, Pair, Standing,
+    pair::{PairedTask, quoted},
+    text,
+};
 
+use super::Links;
 use crate::{
     figure,
     html::{Html, all, element, table, with_attributes},
@@ -9,17 +14,18 @@ use crate::{
     words,
 };
 
-pub fn section(input: &ReportInput<'_>) -> Html {
+pub fn section(input: &ReportInput<'_>, links: &Links<'_>) -> Html {
     let comparison = input.comparison;
     let mut pieces = Vec::new();
     match comparison.pairs.as_slice() {
-        [] => {}
+        [] => pieces.extend(comparison.arms.first().map(alone)),
         [pair] => pieces.push(headline(pair)),
         pairs => pieces.push(several(pairs)),
     }
     pieces.push(arms(input));
     if let [pair] = comparison.pairs.as_slice() {
         pieces.push(paired(pair));
+        pieces.push(changed(pair, links));
     }
     pieces.push(outcomes(&comparison.arms));
     pieces.push(attempts(&comparison.arms));
@@ -33,6 +39,76 @@ pub fn section(input: &ReportInput<'_>) -> Html {
         pieces.push(element("ul", "", all(notes)));
     }
     all(pieces)
+}
+
+/// The headline of an evaluation without a second arm.
+fn alone(arm: &ArmSummary) -> Html {
+    element(
+        "div",
+        "headline none",
+        all([
+            element(
+                "p",
+                "verdict",
+                format!(
+                    "{} solved {} of {}",
+                    arm.name,
+                    words::thousands(arm.tasks_solved.n_solved),
+                    text::count(arm.tasks_solved.n, "task")
+                ),
+            ),
+            element("p", "lede", words::sentence(&arm.tasks_solved.sentence())),
+        ]),
+    )
+}
+
+/// Tasks on which the arms differ, by name, so that a reader can go straight to them.
+fn changed(pair: &Pair, links: &Links<'_>) -> Html {
+    const NAMED: usize = 12;
+    let column = |which: Standing| {
+        let tasks: Vec<&PairedTask> = pair
+            .tasks
+            .iter()
+            .filter(|task| task.standing == which)
+            .collect();
+        let (key, sign, name) = words::standing(which);
+        let items = tasks
+            .iter()
+            .take(NAMED)
+            .map(|task| element("li", "", links.task(&task.task)));
+        let more = match tasks.len().saturating_sub(NAMED) {
+            0 => Html::none(),
+            n => element(
+                "li",
+                "quiet",
+                format!("and {} more in the table below", words::thousands(n as u64)),
+            ),
+        };
+        element(
+            "div",
+            "",
+            all([
+                element(
+                    "h4",
+                    &format!("stand {key}"),
+                    format!("{sign} {} {name}", words::thousands(tasks.len() as u64)),
+                ),
+                element("ul", "plain", all(items.chain([more]))),
+            ]),
+        )
+    };
+    all([
+        element("h3", "", "Where the arms differ"),
+        element(
+            "div",
+            "columns",
+            all([
+                column(Standing::Gained),
+                column(Standing::Regressed),
+                column(Standing::Unknown),
+            ]),
+        ),
+    ])
 }
 
 /// Whether a conclusion is a claim, the absence of one, or a warning.

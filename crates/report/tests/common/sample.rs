@@ -72,11 +72,15 @@ const KINDS: [&str; 6] = [
 ];
 
 impl Sample {
-    /// Makes `n_tasks` tasks with `n_attempts` attempts in each of two arms.
-    pub fn new(n_tasks: usize, n_attempts: u32) -> Self {
+    /// Makes `n_tasks` tasks with `n_attempts` attempts in each of one to three arms.
+    pub fn new(n_tasks: usize, n_attempts: u32, n_arms: usize) -> Self {
         let mut random = Generator::new(20_260_101);
         let tasks: Vec<SampleTask> = (0..n_tasks).map(|i| task(i, &mut random)).collect();
-        let arms: Vec<SampleArm> = [("baseline-loop", 0.42), ("patient-loop", 0.55)]
+        let arms: Vec<SampleArm> = [
+            ("baseline-loop", 0.42),
+            ("patient-loop", 0.55),
+            ("third-loop", 0.75),
+        ][..n_arms]
             .iter()
             .map(|&(name, skill)| arm(name, skill, &tasks, n_attempts, &mut random))
             .collect();
@@ -107,7 +111,7 @@ impl Sample {
     /// Renders it.
     pub fn render(&self) -> Result<Vec<u8>, ReportError> {
         let input = ReportInput {
-            title: "Two agent loops on a sample suite".into(),
+            title: "Agent loops on a sample suite".into(),
             notice: Some(
                 "Sample data. Every task, trial and number on this page is made up by a seeded \
                  generator to show what a report looks like; nothing was run."
@@ -208,7 +212,7 @@ fn arm(
     n_attempts: u32,
     random: &mut Generator,
 ) -> SampleArm {
-    let is_model = name == "patient-loop";
+    let is_model = name != "baseline-loop";
     let name = AgentName::new(name).unwrap();
     let mut trials = Vec::new();
     for (index, task) in tasks.iter().enumerate() {
