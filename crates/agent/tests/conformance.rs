@@ -6,6 +6,9 @@
 //! `TEMPER_PUBLISHED_PROFILE` names that file; without it the same cases run with Temper's
 //! equivalent, and what cannot be compared is said.
 
+// A test with a `main` of its own is no test to the compiler.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
 mod loop_support;
 
 use std::{

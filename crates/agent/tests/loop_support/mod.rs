@@ -1,7 +1,7 @@
 //! What tests of the loop share: a scripted model, profiles from JSON, and a way to run a trial.
 //!
 //! Each test binary uses a part of this module.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::{
     collections::VecDeque,
