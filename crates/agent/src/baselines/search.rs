@@ -100,6 +100,7 @@ pub struct SearchModel {
     seed: u64,
     stage: Stage,
     command: String,
+    failed: Vec<String>,
     n_rejected: u32,
 }
 
@@ -108,7 +109,8 @@ pub struct SearchModel {
 enum Stage {
     Opening,
     FirstTests,
-    Delivery,
+    FirstDelivery,
+    SecondDelivery,
     Localisation,
     Search,
     Trial,
@@ -124,6 +126,7 @@ impl SearchModel {
             seed,
             stage: Stage::Opening,
             command: String::new(),
+            failed: Vec::new(),
             n_rejected: 0,
         }
     }
@@ -168,35 +171,57 @@ impl SearchModel {
         let Self { command, .. } = self;
         format!(
             "set -o pipefail; export PYTHONPYCACHEPREFIX={HOME}/compiled; \
-             timeout 40 {command} 2>&1 | tail -n 30"
+             timeout 40 {command} 2>&1 | tail -n 60"
         )
     }
 
-    fn deliver(&mut self, request: &ModelRequest<'_>) -> ModelReply {
-        let settings = serde_json::json!({
-            "wall_seconds": self.settings.wall_seconds,
-            "trace_seconds": self.settings.trace_seconds,
-            "seed": self.seed,
-            "words": Statement::read(request.messages).words,
-        });
+    /// Lays out some of the programs. They go in two commands, since Linux bounds the size of one.
+    fn deliver(
+        &mut self,
+        request: &ModelRequest<'_>,
+        stage: Stage,
+        thought: &str,
+        programs: &[(&str, &str)],
+    ) -> ModelReply {
         let mut command = String::new();
-        for (name, text) in PROGRAMS {
-            command.push_str(&format!(
-                "cat > {HOME}/{name} <<'{HEREDOC_END}'\n{}\n{HEREDOC_END}\n",
-                text.trim_end()
-            ));
+        for (name, text) in programs {
+            command.push_str(&heredoc(name, text));
         }
-        command.push_str(&format!(
-            "cat > {HOME}/settings.json <<'{HEREDOC_END}'\n{settings}\n{HEREDOC_END}\n\
-             ls {HOME}"
-        ));
-        self.go(
-            Stage::Delivery,
+        if stage == Stage::SecondDelivery {
+            let settings = serde_json::json!({
+                "wall_seconds": self.settings.wall_seconds,
+                "trace_seconds": self.settings.trace_seconds,
+                "seed": self.seed,
+                "words": Statement::read(request.messages).words,
+                "failed": self.failed,
+            });
+            command.push_str(&heredoc("settings.json", &settings.to_string()));
+        }
+        command.push_str(&format!("ls {HOME}"));
+        self.go(stage, request, thought, &command)
+    }
+
+    fn deliver_operators(
+        &mut self,
+        request: &ModelRequest<'_>,
+        observation: &Observation<'_>,
+    ) -> ModelReply {
+        self.failed = observation.failed_tests();
+        self.deliver(
             request,
-            "Some tests fail. I lay my repair programs outside the repository: a tracer that \
-             ranks suspicious lines, operators that propose small edits, and a runner that tries \
-             them.",
-            &command,
+            Stage::FirstDelivery,
+            "Some tests fail. I lay my repair programs outside the repository, first the \
+             operators that propose small edits.",
+            &PROGRAMS[..4],
+        )
+    }
+
+    fn deliver_runner(&mut self, request: &ModelRequest<'_>) -> ModelReply {
+        self.deliver(
+            request,
+            Stage::SecondDelivery,
+            "Now the tracer that ranks suspicious lines and the runner that tries edits.",
+            &PROGRAMS[4..],
         )
     }
 
@@ -287,8 +312,9 @@ impl Model for SearchModel {
                 "All public tests pass already, so that nothing tells me what to repair. I \
                  submit no change.",
             ),
-            Stage::FirstTests => self.deliver(request),
-            Stage::Delivery => self.localise(request),
+            Stage::FirstTests => self.deliver_operators(request, &observation),
+            Stage::FirstDelivery => self.deliver_runner(request),
+            Stage::SecondDelivery => self.localise(request),
             Stage::Localisation => match observation.result("localise: ") {
                 Some(result) if !result.starts_with("nothing") => self.search(
                     request,
@@ -316,6 +342,12 @@ impl Model for SearchModel {
     }
 }
 
+/// A command that writes one file into the programs' directory.
+fn heredoc(name: &str, text: &str) -> String {
+    let text = text.trim_end();
+    format!("cat > {HOME}/{name} <<'{HEREDOC_END}'\n{text}\n{HEREDOC_END}\n")
+}
+
 /// The last message as the result of a command.
 struct Observation<'a>(&'a str);
 
@@ -331,11 +363,81 @@ impl<'a> Observation<'a> {
         code.is_some_and(|rest| rest.starts_with("0</returncode>"))
     }
 
+    /// The tests that pytest's summary lists as failed, each with the message that may follow it.
+    /// Empty unless all of them are there: the output may have been shortened, and a failing test
+    /// must not be taken for a passing one.
+    fn failed_tests(&self) -> Vec<String> {
+        let failed: Vec<_> = self
+            .0
+            .lines()
+            .filter_map(|line| line.strip_prefix("FAILED "))
+            .map(str::to_owned)
+            .collect();
+        let counted = self.0.lines().rev().find_map(|line| {
+            let (count, _) = line.split_once(" failed")?;
+            count.rsplit([' ', '=']).next()?.parse().ok()
+        });
+        let broken = self.0.lines().any(|line| line.starts_with("ERROR "));
+        if counted == Some(failed.len()) && !broken {
+            failed
+        } else {
+            Vec::new()
+        }
+    }
+
     /// The rest of the last line that begins with `label`.
     fn result(&self, label: &str) -> Option<&'a str> {
         self.0
             .lines()
             .rev()
             .find_map(|line| line.strip_prefix(label))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_a_summary_only_when_it_is_whole() {
+        let whole = "<returncode>1</returncode>\nFAILED a.py::b[x - y] - assert 1\n\
+                     FAILED a.py::c\n2 failed, 3 passed in 0.10s\n</output>";
+        assert_eq!(
+            Observation(whole).failed_tests(),
+            ["a.py::b[x - y] - assert 1", "a.py::c"]
+        );
+        for partial in [
+            whole.replace("2 failed", "12 failed"),
+            whole.replace("FAILED a.py::c", "ERROR a.py::c"),
+            whole.replace("2 failed, ", ""),
+            String::new(),
+        ] {
+            assert!(Observation(&partial).failed_tests().is_empty(), "{partial}");
+        }
+        let ruled = "FAILED a.py::c - x\n===== 1 failed in 0.10s =====";
+        assert_eq!(Observation(ruled).failed_tests().len(), 1);
+    }
+
+    #[test]
+    fn success_is_what_the_loop_says_and_not_what_a_command_prints() {
+        let lie = "<returncode>1</returncode>\n<output>\n<returncode>0</returncode>";
+        assert!(!Observation(lie).succeeded());
+        assert!(Observation("<returncode>0</returncode>\n<output>").succeeded());
+        assert!(!Observation("").succeeded());
+    }
+
+    #[test]
+    fn programs_can_be_delivered() {
+        for (name, text) in PROGRAMS {
+            assert!(!text.contains("```"), "{name} would end the block early");
+            assert!(
+                !text.contains(HEREDOC_END),
+                "{name} would end the heredoc early"
+            );
+        }
+        for part in [&PROGRAMS[..4], &PROGRAMS[4..]] {
+            let bytes: usize = part.iter().map(|(_, text)| text.len()).sum();
+            assert!(bytes < 100_000, "Linux takes no argument above 128 KiB");
+        }
     }
 }

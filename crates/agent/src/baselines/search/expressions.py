@@ -85,6 +85,19 @@ RELATIVES = {}
 for family in FAMILIES:
     for member in family:
         RELATIVES.setdefault(member, []).extend(n for n in family if n != member)
+KEYWORDS = {
+    "sorted": "key reverse",
+    "sort": "key reverse",
+    "min": "key default",
+    "max": "key default",
+    "groupby": "key",
+    "zip_longest": "fillvalue",
+    "enumerate": "start",
+    "sum": "start",
+    "zip": "strict",
+    "split": "maxsplit",
+    "int": "base",
+}
 OPPOSITES = [
     tuple(pair.split("/"))
     for pair in """left/right start/stop start/end begin/end min/max lower/upper first/last
@@ -157,6 +170,28 @@ class Context:
         for node in ast.walk(source.tree):
             if isinstance(node, FUNCTIONS):
                 self.functions.setdefault(node.name, node)
+        # Functions that one argument is enough for, and those that this class or function knows.
+        self.helpers = [
+            name
+            for name, node in self.functions.items()
+            if source.parent[node] is source.tree and takes_one(node.args)
+        ]
+        self.methods = sorted(
+            {
+                n.func.attr
+                for n in ast.walk(source.tree)
+                if isinstance(n, ast.Call)
+                and isinstance(n.func, ast.Attribute)
+                and not n.args
+                and not n.keywords
+            }
+            | {"strip", "lower", "copy"}
+        )
+        self.used = {
+            n.func.id
+            for n in ast.walk(source.tree)
+            if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
+        }
         self.globals = {
             n.name for n in source.tree.body if isinstance(n, FUNCTIONS + (ast.ClassDef,))
         }
@@ -177,6 +212,13 @@ class Context:
         if match is None:
             return None
         return [Edit(start + match.start(), start + match.end(), text)]
+
+
+def takes_one(arguments):
+    """Whether a function can be called with one positional argument."""
+    n_positional = len(arguments.posonlyargs) + len(arguments.args)
+    required = n_positional - len(arguments.defaults)
+    return n_positional >= 1 and required <= 1 and None not in arguments.kw_defaults
 
 
 def literal(pattern):
@@ -222,7 +264,8 @@ def arithmetic(node, context):
         if edits:
             yield prior, "arithmetic", edits
     left, right = context.source.of(node.left), context.source.of(node.right)
-    yield 0.45, "operand dropped", context.replace(node, left)
+    one = isinstance(node.right, ast.Constant) and node.right.value == 1
+    yield 0.8 if one else 0.45, "operand dropped", context.replace(node, left)
     yield 0.25, "operand dropped", context.replace(node, right)
     if not isinstance(node.op, ast.Mult):
         yield 0.3, "operands exchanged", (
@@ -301,6 +344,9 @@ def constant(node, context):
         for power in (value * 10, value // 10, value * 2, value // 2):
             if abs(value) > 5:
                 priors.setdefault(power, 0.2)
+        if isinstance(parent, ast.BinOp) and isinstance(parent.op, (ast.Add, ast.Sub)):
+            # Adding nothing is better said by dropping the operand.
+            priors.pop(0, None)
         for other, prior in priors.items():
             if other != value:
                 yield prior, "constant", context.replace(node, str(other))
@@ -451,6 +497,12 @@ def call(node, context):
             yield prior, "argument dropped", [Edit(start, end, "")]
     if len(plain) == 1 and len(everything) == 1 and not isinstance(plain[0], ast.GeneratorExp):
         yield 0.35, "call dropped", context.replace(node, of(plain[0]))
+    for argument in plain:
+        for name in context.helpers:
+            if isinstance(argument, (ast.Name, ast.Attribute, ast.Subscript)):
+                prior = 0.2 if name in context.used else 0.08
+                text = "%s(%s)" % (name, of(argument))
+                yield prior, "call added", context.replace(argument, text)
     if isinstance(node.func, ast.Attribute) and not everything:
         yield 0.3, "call dropped", context.replace(node, of(node.func.value))
         yield 0.15, "call dropped", context.replace(node, of(node.func))
@@ -486,13 +538,13 @@ def argument_added(node, context, everything):
             if isinstance(default, ast.Constant) and isinstance(default.value, bool):
                 text = "%s%s=%s" % (comma, parameter.arg, not default.value)
                 yield 0.3, "argument added", [Edit(end, end, text)]
-    elif callee in ("sorted", "min", "max", "sort", "groupby", "insort"):
-        for local in ("key", "reverse", "default"):
-            if local in context.locals:
-                text = "%s%s=%s" % (comma, local, local)
-                yield 0.6, "argument added", [Edit(end, end, text)]
-        if callee in ("sorted", "sort"):
-            yield 0.35, "argument added", [Edit(end, end, comma + "reverse=True")]
+    for keyword in KEYWORDS.get(callee, "").split():
+        if keyword not in {k.arg for k in node.keywords}:
+            for local in context.locals:
+                prior = 0.6 if local == keyword else 0.2
+                yield prior, "argument added", [Edit(end, end, comma + keyword + "=" + local)]
+            if keyword == "reverse":
+                yield 0.35, "argument added", [Edit(end, end, comma + "reverse=True")]
     if not node.keywords:
         for local in context.locals:
             if local not in ("self", "cls"):
@@ -596,6 +648,23 @@ def sequence(node, context):
                 end = context.source.start(node.elts[1])
             if len(node.elts) > 2:
                 yield 0.2, "element dropped", [Edit(start, end, "")]
+    yield from element_added(node, context)
+
+
+def element_added(node, context):
+    """A number or a string that is missing from a list of constants."""
+    values = [e.value for e in node.elts if isinstance(e, ast.Constant)]
+    if not values or len(values) != len(node.elts):
+        return
+    last = context.source.end(node.elts[-1])
+    if all(type(v) is int for v in values):
+        for other in dict.fromkeys([max(values) + 1, min(values) - 1] + context.hints.integers):
+            if other not in values:
+                yield 0.4, "element added", [Edit(last, last, ", %d" % other)]
+    elif all(type(v) is str for v in values):
+        for other in context.hints.strings + context.strings:
+            if other not in values:
+                yield 0.25, "element added", [Edit(last, last, ", %r" % other)]
 
 
 def dictionary(node, context):
@@ -635,9 +704,16 @@ def generated(node, context):
 
 
 def wrapped(node, context):
-    """A conversion that is missing around a value."""
+    """A conversion, or a function of the module, that is missing around a value."""
+    text = context.source.of(node)
     for wrapper in WRAPPERS:
-        yield 0.12, "call added", context.replace(node, "%s(%s)" % (wrapper, context.source.of(node)))
+        yield 0.12, "call added", context.replace(node, "%s(%s)" % (wrapper, text))
+    for name in context.helpers:
+        prior = 0.25 if name in context.used else 0.1
+        yield prior, "call added", context.replace(node, "%s(%s)" % (name, text))
+    if isinstance(node, SIMPLE):
+        for name in context.methods:
+            yield 0.15, "call added", context.replace(node, "%s.%s()" % (text, name))
 
 
 OPERATORS = {
@@ -654,6 +730,7 @@ OPERATORS = {
     ast.comprehension: comprehension,
     ast.Tuple: sequence,
     ast.List: sequence,
+    ast.Set: element_added,
     ast.Dict: dictionary,
     ast.Starred: starred,
     ast.Lambda: function,

@@ -19,12 +19,13 @@ import time
 import expressions
 import statements
 from hints import Hints
-from running import HOME, ROOT, Runner, Tracer, collected, silenced, traced
+from running import HOME, ROOT, Runner, Tracer, collected, run_all, silenced
 from source import FUNCTIONS, Edit, Source, replaced
 
 STATE = os.path.join(HOME, "state.pickle")
 SETTINGS = os.path.join(HOME, "settings.json")
 MOST_UNITS = 80
+BATCH = 32
 
 
 def load():
@@ -44,57 +45,92 @@ def localise(arguments):
     with open(SETTINGS) as stream:
         settings = json.load(stream)
     state = {}
-    tracer = Tracer()
+    tracer = Tracer(in_functions_only=True)
 
     def act(session):
         at_import = tracer.stop()
-        results = traced(session, 4.0, settings["trace_seconds"])
         state.update(
             items=[(item.nodeid, str(item.path), item.name) for item in session.items],
-            results=results,
             at_import=at_import,
+            results=observe(session, settings),
         )
 
-    tracer.start(in_functions_only=True)
+    tracer.start()
     reached = collected(arguments, act)
     tracer.stop()
-    results = state.get("results") or []
-    failing = [i for i, r in enumerate(results) if r is not None and r[0]]
-    passing = [i for i, r in enumerate(results) if r is not None and not r[0]]
+    results = state.get("results", {})
+    failing = [index for index in results if results[index].failed]
+    failing.sort(key=lambda index: results[index].seconds)
+    passing = [index for index in results if not results[index].failed]
     if not reached or not failing:
         print("localise: nothing to go by: no test can be run that fails", file=output)
         return
     covered = {}
-    for index, result in enumerate(results):
-        for place in result[2] if result is not None else ():
+    for index, result in results.items():
+        for place in result.lines:
             covered[place] = covered.get(place, 0) | 1 << index
-    scores = ochiai(covered, failing)
     hints = Hints(settings["words"])
     for index in failing[:20]:
         _, path, name = state["items"][index]
         hints.read_test(path, {name.split("[")[0]})
-    places = {results[index][4 - 1] for index in failing} - {None}
-    sources, ranked = rank(scores, places, hints)
+    places = {results[index].place for index in failing} - {None}
+    sources, ranked = rank(ochiai(covered, failing), places, hints)
     candidates = candidates_of(sources, ranked, hints, state["at_import"], settings["seed"])
     state.update(
         arguments=arguments,
         failing=failing,
-        passing=passing,
+        passing=sorted(passing),
         covered=covered,
+        limits={index: 0.4 + 5.0 * min(result.seconds, 1.0) for index, result in results.items()},
         candidates=candidates,
         next=0,
         found=[],
-        partial=None,
-        rejected=[],
         spent=time.monotonic() - begin,
         settings=settings,
     )
+    del state["results"]
     save(state)
     print("%d tests fail, %d pass" % (len(failing), len(passing)), file=output)
     for score, path, unit in ranked[:15]:
         line = sources[path].line(unit.lineno)[:70]
         print("%.2f  %s:%d  %s" % (score, relative(path), unit.lineno, line), file=output)
     print("localise: %d candidate edits" % len(candidates), file=output)
+
+
+def observe(session, settings):
+    """Results of the tests: the failing ones are traced first, then the passing ones in those
+    functions that a failing one ran, since no other line can be suspicious."""
+    deadline = time.monotonic() + settings["trace_seconds"]
+
+    def run(order, tracer, seconds_per_test):
+        return run_all(session, order, tracer, seconds_per_test, deadline - time.monotonic())
+
+    everything = range(len(session.items))
+    failing = [index for index in everything if reported(session.items[index], settings)]
+    if not failing:
+        results, _ = run(everything, None, 10.0)
+        failing = [index for index in everything if index in results and results[index].failed]
+    results, functions = run(failing, Tracer(), 3.0)
+    # A test may fail for being traced, or for taking too long then.
+    again, _ = run([index for index in results if results[index].failed], None, 3.0)
+    for index in failing:
+        if index in again:
+            results[index].failed = again[index].failed
+            results[index].seconds = again[index].seconds
+    rest = [index for index in everything if index not in results]
+    others, _ = run(rest, Tracer(only=functions), 3.0)
+    for result in others.values():
+        # It passed in the run that the summary is from.
+        result.failed = False
+    results.update(others)
+    return results
+
+
+def reported(item, settings):
+    """Whether pytest's summary, as it was seen, says that a test failed."""
+    return any(
+        line == item.nodeid or line.startswith(item.nodeid + " - ") for line in settings["failed"]
+    )
 
 
 def relative(path):
@@ -181,7 +217,8 @@ def candidates_of(sources, ranked, hints, at_import, seed):
                 if all(source.text[e.start : e.end] == e.text for e in edits):
                     continue
                 key = (path, tuple(sorted(edits)))
-                value = score * prior
+                # A change that needs a new import costs as much as many that do not.
+                value = score * prior * (1.0 if at_once else 0.6)
                 if key not in found or found[key]["score"] < value:
                     found[key] = {
                         "score": value,
@@ -190,12 +227,19 @@ def candidates_of(sources, ranked, hints, at_import, seed):
                         "operator": operator,
                         "line": unit.lineno,
                         "swap": at_once,
-                        "size": sum(len(e.text) + e.end - e.start for e in edits),
+                        "size": size(edits),
                         "body": (function.lineno, function.end_lineno) if function else None,
                         "tie": random.random(),
                     }
     candidates = sorted(found.values(), key=lambda c: (-c["score"], c["tie"]))
     return candidates[:20000]
+
+
+def size(edits):
+    """How much is written more than removed, then how much is touched at all."""
+    written = sum(len(edit.text) for edit in edits)
+    removed = sum(edit.end - edit.start for edit in edits)
+    return (written - removed, written + removed)
 
 
 def search(seconds):
@@ -209,12 +253,7 @@ def search(seconds):
     tried = [state["next"]]
 
     def act(session):
-        limits = {}
-        for index, result in enumerate(state["results"]):
-            if result is not None:
-                limits[index] = 0.4 + 5.0 * min(result[1], 1.0)
-        runner = Runner(session, state["arguments"], state["failing"], state["passing"], limits)
-        explore(state, runner, deadline)
+        explore(state, Runner(session, state), deadline)
 
     collected(state["arguments"], act)
     took = time.monotonic() - begin
@@ -242,38 +281,47 @@ def explore(state, runner, deadline):
     """The search itself. After the first plausible candidate only those go on being tried that
     rank nearly as high, since a lower one would not be preferred."""
     sources = {}
-    candidates = state["candidates"]
-    n_failing = len(state["failing"])
     seen = set()
-    while state["next"] < len(candidates) and time.monotonic() < deadline:
-        candidate = candidates[state["next"]]
-        if state["found"] and candidate["score"] < 0.7 * state["found"][0]["score"]:
+    while state["next"] < len(state["candidates"]) and time.monotonic() < deadline:
+        batch = state["candidates"][state["next"] : state["next"] + BATCH]
+        if state["found"] and batch[0]["score"] < 0.7 * state["found"][0]["score"]:
             break
-        state["next"] += 1
-        path = candidate["path"]
-        if path not in sources:
-            sources[path] = Source(path)
-        source = sources[path]
-        changed = replaced(source.text, candidate["edits"])
-        if (path, changed) in seen:
-            continue
-        seen.add((path, changed))
-        try:
-            pairs = swapped(runner, source, candidate) if candidate["swap"] else None
-            if pairs is None:
-                compile(changed, path, "exec", dont_inherit=True)
-        except (SyntaxError, ValueError, RecursionError):
-            continue
-        if candidate["swap"] and pairs == []:
-            continue
-        fixed, broke = runner.attempt(
-            pairs, None if pairs is not None else (path, changed), related(state, candidate)
-        )
-        if fixed == n_failing and not broke:
-            state["found"].append(candidate)
-        elif fixed and not broke:
-            if state["partial"] is None or fixed > state["partial"][0]:
-                state["partial"] = (fixed, candidate)
+        places, trials, afresh = [], [], []
+        for place, candidate in enumerate(batch):
+            source = sources.setdefault(candidate["path"], None) or Source(candidate["path"])
+            sources[candidate["path"]] = source
+            changed = replaced(source.text, candidate["edits"])
+            if (source.path, changed) in seen:
+                continue
+            seen.add((source.path, changed))
+            try:
+                pairs = swapped(runner, source, candidate) if candidate["swap"] else None
+                if pairs is None:
+                    compile(changed, source.path, "exec", dont_inherit=True)
+                    afresh.append((place, changed))
+                elif pairs:
+                    places.append(place)
+                    trials.append(pairs)
+            except (SyntaxError, ValueError, RecursionError):
+                continue
+        promising = list(runner.screen(trials, deadline - time.monotonic()))
+        reached = BATCH
+        if runner.n_screened < len(trials):
+            reached = places[runner.n_screened]
+        for index in promising:
+            candidate = batch[places[index]]
+            if runner.attempt(trials[index], None, related(state, candidate)):
+                state["found"].append(candidate)
+        for place, changed in afresh:
+            candidate = batch[place]
+            if place < reached:
+                if time.monotonic() > deadline:
+                    reached = place
+                    break
+                change = (candidate["path"], changed)
+                if runner.attempt(None, change, related(state, candidate)):
+                    state["found"].append(candidate)
+        state["next"] = min(state["next"] + reached, len(state["candidates"]))
 
 
 def swapped(runner, source, candidate):
@@ -318,11 +366,9 @@ def difference(candidate):
 
 
 def apply():
-    """Writes the best candidate that was not rejected; a partial one if there is no other."""
+    """Writes the best candidate that was found and not rejected."""
     state = load()
     options = sorted(state["found"], key=lambda c: (-round(c["score"], 2), c["size"], c["tie"]))
-    if not options and state["partial"] is not None:
-        options = [state["partial"][1]]
     if not options:
         print("apply: nothing to apply")
         return 1
@@ -349,8 +395,6 @@ def undo():
     path, content, candidate = state["undo"]
     write(path, content)
     state["found"] = [c for c in state["found"] if c != candidate]
-    if state["partial"] is not None and state["partial"][1] == candidate:
-        state["partial"] = None
     save(state)
     print("undo: restored " + relative(path))
     return 0

@@ -5,6 +5,7 @@ harm the next one, and can be killed. A change inside a function body is put int
 function by exchanging its code object; any other change makes the fork import the project afresh.
 """
 
+import functools
 import gc
 import importlib.machinery
 import os
@@ -59,9 +60,20 @@ class AfterCollection:
 class Verdicts:
     """A pytest plugin that remembers whether anything failed, and where."""
 
-    def __init__(self):
+    def __init__(self, brief=False):
+        self.brief = brief
         self.failed = False
         self.place = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item, call):
+        """Spares the cost of a readable traceback that nobody reads. Expected failures and skips
+        stay with pytest."""
+        if not self.brief or call.excinfo is None or call.excinfo.errisinstance(UNREPORTED):
+            return None
+        return pytest.TestReport(
+            item.nodeid, item.location, {}, "failed", "failed", call.when, duration=0.0
+        )
 
     def pytest_runtest_logreport(self, report):
         self.failed = self.failed or report.failed
@@ -153,19 +165,21 @@ class Tracer:
     """Records which lines of the project's source files run."""
 
     # A function that is called more often than this in one test is not traced further in it.
-    MOST_CALLS = 500
+    MOST_CALLS = 200
 
-    def __init__(self):
+    def __init__(self, only=None, in_functions_only=False):
+        """With `only`, a set of (file, first line), nothing but those functions is traced."""
+        self.only = only
+        self.in_functions_only = in_functions_only
         self.relevant = {}
+        self.files = {}
         self.lines = set()
         self.calls = {}
-        self.in_functions_only = False
 
-    def start(self, in_functions_only=False):
+    def start(self):
         """Begins to record."""
         self.lines = set()
         self.calls = {}
-        self.in_functions_only = in_functions_only
         sys.settrace(self.called)
 
     def stop(self):
@@ -175,22 +189,44 @@ class Tracer:
 
     def called(self, frame, event, argument):
         code = frame.f_code
-        relevant = self.relevant.get(code.co_filename)
-        if relevant is None:
-            relevant = self.relevant[code.co_filename] = is_source(code.co_filename)
-        if not relevant or self.in_functions_only and not code.co_flags & OPTIMIZED:
-            return None
         key = id(code)
+        known = self.relevant.get(key)
+        if known is None:
+            # The code object is kept, so that its id stays its own.
+            known = self.relevant[key] = (self.is_relevant(code), code)
+        if not known[0]:
+            return None
         count = self.calls[key] = self.calls.get(key, 0) + 1
         if count > self.MOST_CALLS:
             return None
         self.lines.add((code.co_filename, frame.f_lineno))
         return self.step
 
+    def is_relevant(self, code):
+        path = code.co_filename
+        if path not in self.files:
+            self.files[path] = is_source(path)
+        return (
+            self.files[path]
+            and (code.co_flags & OPTIMIZED or not self.in_functions_only)
+            and (self.only is None or (path, code.co_firstlineno) in self.only)
+        )
+
+    def functions(self):
+        """The functions that ran, as (file, first line)."""
+        return {
+            (code.co_filename, code.co_firstlineno)
+            for relevant, code in self.relevant.values()
+            if relevant
+        }
+
     def step(self, frame, event, argument):
         if event == "line":
             self.lines.add((frame.f_code.co_filename, frame.f_lineno))
         return self.step
+
+
+UNREPORTED = (pytest.skip.Exception, pytest.xfail.Exception, KeyboardInterrupt, SystemExit)
 
 
 class TooLong(BaseException):
@@ -201,41 +237,62 @@ def interrupt(number, frame):
     raise TooLong
 
 
-def traced(session, seconds_per_test, seconds):
-    """Runs every test under the tracer: a list of (failed, seconds, lines, place) by test. A test
-    for which there was no time left is None."""
+class Result:
+    """What one run of a test gave."""
+
+    def __init__(self, failed, seconds, lines=(), place=None):
+        self.failed = failed
+        self.seconds = seconds
+        self.lines = lines
+        self.place = place
+
+
+def run_all(session, order, tracer, seconds_per_test, seconds):
+    """Runs tests in forks, under a tracer if there is one: results by index, and the functions
+    that the tracer saw. Tests for which there was no time left are missing."""
     deadline = time.monotonic() + seconds
-    items = session.items
-    results = [None] * len(items)
+    results = {}
+    functions = set()
     first = 0
-    while first < len(items) and time.monotonic() < deadline:
+    while first < len(order) and time.monotonic() < deadline:
         started = first
 
         def run(send):
-            verdicts, tracer = Verdicts(), Tracer()
+            verdicts = Verdicts()
             session.config.pluginmanager.register(verdicts)
             signal.signal(signal.SIGALRM, interrupt)
-            for index in range(started, len(items)):
-                following = items[index + 1] if index + 1 < len(items) else None
+            for place in range(started, len(order)):
+                following = order[place + 1 : place + 2]
                 begin = time.monotonic()
-                tracer.start()
+                if tracer is not None:
+                    tracer.start()
                 signal.setitimer(signal.ITIMER_REAL, seconds_per_test)
                 try:
-                    failed = verdicts.run(session, items[index], following)
+                    failed = verdicts.run(
+                        session,
+                        session.items[order[place]],
+                        session.items[following[0]] if following else None,
+                    )
                 except TooLong:
                     failed = True
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                lines = tracer.stop()
-                send((index, failed, time.monotonic() - begin, lines, verdicts.place))
+                lines = tracer.stop() if tracer is not None else ()
+                took = time.monotonic() - begin
+                send((place, Result(failed, took, lines, verdicts.place)))
+                if place == len(order) - 1 and tracer is not None:
+                    send((None, tracer.functions()))
 
-        for index, *result in forked(run, deadline - time.monotonic()):
-            results[index] = tuple(result)
-            first = index + 1
-        if first < len(items):
+        for place, result in forked(run, max(0.1, deadline - time.monotonic())):
+            if place is None:
+                functions |= result
+            else:
+                results[order[place]] = result
+                first = place + 1
+        if first < len(order) and time.monotonic() < deadline:
             # The fork died or hung in this test.
-            results[first] = (True, seconds_per_test, set(), None)
+            results[order[first]] = Result(True, seconds_per_test)
             first += 1
-    return results
+    return results, functions
 
 
 def code_objects(code, path=()):
@@ -292,58 +349,100 @@ class Swapper:
 class Runner:
     """Tries changed sources against the tests of a collected session."""
 
-    def __init__(self, session, arguments, failing, passing, limits):
+    def __init__(self, session, state):
         self.session = session
-        self.arguments = arguments
-        self.failing = failing
-        self.passing = passing
-        self.limits = limits
+        self.arguments = state["arguments"]
+        self.failing = state["failing"]
+        self.passing = state["passing"]
+        self.limits = state["limits"]
+        self.n_screened = 0
         self.swapper = Swapper()
+        self.caches = [
+            thing for thing in gc.get_objects() if isinstance(thing, functools._lru_cache_wrapper)
+        ]
         gc.collect()
         gc.freeze()
 
-    def attempt(self, pairs, fresh, related):
-        """Runs the failing tests and, where they pass, the related ones that passed before.
+    def screen(self, trials, seconds):
+        """Runs the failing tests with each of several changes, a list of functions with new code
+        each, in one fork after the other. Yields the places of those that make them all pass, and
+        at last how many changes there was time for.
 
-        `pairs` are functions with new code; `fresh` is (path, text) for a new import. Returns the
-        number of failing tests that pass now and whether a passing one broke."""
+        The changes share a fork until one kills it, which saves most of a trial's cost. What one
+        leaves behind in the loaded modules can spoil a later one, so a change that passes here is
+        a candidate for `attempt` and nothing more."""
+        deadline = time.monotonic() + seconds
+        first = 0
+        while first < len(trials) and time.monotonic() < deadline:
+            started = first
+
+            def run(send):
+                verdicts = self.prepared(self.session)
+                for place in range(started, len(trials)):
+                    before = [(function, function.__code__) for function, _ in trials[place]]
+                    exchanged(trials[place])
+                    passed = not any(
+                        self.fails(self.session, verdicts, index, None) for index in self.failing
+                    )
+                    exchanged(before)
+                    for cache in self.caches:
+                        cache.cache_clear()
+                    send((place, passed))
+
+            for place, passed in forked(run, max(0.1, deadline - time.monotonic())):
+                first = place + 1
+                if passed:
+                    yield place
+            if first < len(trials) and time.monotonic() < deadline:
+                first += 1
+        self.n_screened = first
+
+    def attempt(self, pairs, fresh, related):
+        """Whether the failing tests pass, and the related ones that passed before still do.
+
+        `pairs` are functions with new code; `fresh` is (path, text) for a new import."""
         order = self.failing + [index for index in self.passing if index in related]
         limit = 1.0 + sum(self.limits[index] for index in order)
 
         def run(send):
             if pairs is not None:
-                for function, code in pairs:
-                    function.__code__ = code
+                exchanged(pairs)
                 send(self.judged(self.session, order))
             else:
                 imported_afresh(fresh, self.arguments, lambda s: send(self.judged(s, order)))
 
         for result in forked(run, min(20.0, limit + (0 if fresh is None else 5.0))):
             return result
-        return 0, True
+        return False
 
     def judged(self, session, order):
-        """The result of one trial, inside the fork."""
-        verdicts = Verdicts()
+        """Whether all the tests pass, inside a fork."""
+        verdicts = self.prepared(session)
+        following = order[1:] + [None]
+        return not any(
+            self.fails(session, verdicts, index, after) for index, after in zip(order, following)
+        )
+
+    def prepared(self, session):
+        """Makes a fork end when a test runs too long, and failures cheap."""
+        verdicts = Verdicts(brief=True)
         session.config.pluginmanager.register(verdicts)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        n_failing = len(self.failing)
-        fixed = 0
-        for place, index in enumerate(order):
-            item = session.items[index]
-            following = session.items[order[place + 1]] if place + 1 < len(order) else None
-            signal.setitimer(signal.ITIMER_REAL, self.limits[index])
-            failed = verdicts.run(session, item, following)
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            if place < n_failing:
-                fixed += not failed
-                if fixed == 0 and place >= 3:
-                    break
-                if place == n_failing - 1 and fixed == 0:
-                    break
-            elif failed:
-                return fixed, True
-        return fixed, False
+        return verdicts
+
+    def fails(self, session, verdicts, index, after):
+        """Runs one test within its time."""
+        signal.setitimer(signal.ITIMER_REAL, self.limits[index])
+        following = session.items[after] if after is not None else None
+        failed = verdicts.run(session, session.items[index], following)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return failed
+
+
+def exchanged(pairs):
+    """Puts code into functions."""
+    for function, code in pairs:
+        function.__code__ = code
 
 
 def imported_afresh(change, arguments, action):

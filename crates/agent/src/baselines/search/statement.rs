@@ -63,7 +63,7 @@ fn is_plain_pytest(line: &str) -> bool {
     let words: Vec<_> = line.split(' ').collect();
     line.len() < 4_000
         && line.chars().all(plain)
-        && words.len() > 2
+        && words.len() > 3
         && (words[0] == "python" || words[0] == "python3")
         && words[1..3] == ["-m", "pytest"]
 }

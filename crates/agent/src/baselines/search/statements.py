@@ -97,9 +97,18 @@ def returned(unit, context):
     if not isinstance(value, ast.Name):
         for local in context.locals:
             yield 0.15, "result", context.replace(value, local)
-    for other in ("None", "True", "False", "0", "[]", "''", "()", "{}"):
+    for other in ("None", "True", "False", "0", "[]", "''", "()", "{}", "iter([])"):
         if context.source.of(value) != other:
             yield 0.1, "result", context.replace(value, other)
+    for other in ast.walk(context.function or context.source.tree):
+        if isinstance(other, ast.Return) and other.value is not None:
+            text = context.source.of(other.value)
+            if text != context.source.of(value) and len(text) < 60:
+                yield 0.3, "result", context.replace(value, text)
+            if isinstance(other.value, ast.Call) and isinstance(other.value.func, ast.Name):
+                for argument in ("", "[]", "()"):
+                    empty = "%s(%s)" % (other.value.func.id, argument)
+                    yield 0.25, "result", context.replace(value, empty)
     yield from wrapped(value, context)
     yield 0.15, "yield", [Edit(start, start + len("return"), "yield")]
     yield 0.1, "yield", [Edit(start, start + len("return"), "yield from")]
