@@ -158,10 +158,7 @@ impl Ids {
 fn harness_entry(repository: &str) -> Option<(&'static str, &'static str)> {
     const PYTEST: &str = "pytest -rA";
     Some(match repository {
-        "astropy/astropy" => (
-            "pytest-v2",
-            "pytest -rA -vv -o console_output_style=classic --tb=no",
-        ),
+        "astropy/astropy" => ("pytest-v2", PYTEST),
         "django/django" => (
             "django",
             "./tests/runtests.py --verbosity 2 --settings=test_sqlite --parallel 1",
@@ -187,38 +184,46 @@ fn harness_entry(repository: &str) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// The test command with what it is run on: the test files that the test patch touches.
+/// The commands that run the tests: what the harness sets up for them, then the test command with
+/// the test files that the test patch touches. A name is quoted where the shell would take it apart;
+/// otherwise this is the harness's text.
 fn full_command(repository: &str, version: &str, command: &str, test_patch: &Patch) -> String {
-    let is_django = repository == "django/django";
-    let mut line = String::new();
-    if is_django {
-        // Django 1.9's runner has no such options, and old versions print non-ASCII test names.
-        if ["1.7", "1.8", "1.9", "1.10", "1.11", "2.0", "2.1", "2.2"].contains(&version) {
-            line.push_str(
-                "LANG=en_US.UTF-8 LC_ALL=en_US.UTF-8 LANGUAGE=en_US:en PYTHONIOENCODING=utf8 ",
-            );
-        }
-        if version == "1.9" {
-            line.push_str("./tests/runtests.py --verbosity 2");
-        } else {
-            line.push_str(command);
-        }
-    } else {
-        line.push_str(command);
-    }
-    for file in test_files(test_patch) {
-        let target = if is_django {
-            match django_label(&file) {
-                Some(label) => label,
-                None => continue,
+    let mut lines: Vec<&str> = Vec::new();
+    let mut command = command;
+    match (repository, version) {
+        ("django/django", "1.7" | "1.8" | "1.9" | "1.10" | "1.11" | "2.0" | "2.1" | "2.2") => {
+            lines.extend([
+                "export LANG=en_US.UTF-8",
+                "export LC_ALL=en_US.UTF-8",
+                "export PYTHONIOENCODING=utf8",
+                "export LANGUAGE=en_US:en",
+            ]);
+            if version == "1.9" {
+                command = "./tests/runtests.py --verbosity 2";
             }
+        }
+        ("django/django", "3.0" | "3.1" | "3.2") => lines.extend([
+            "sed -i '/en_US.UTF-8/s/^# //g' /etc/locale.gen && locale-gen",
+            "export LANG=en_US.UTF-8",
+            "export LANGUAGE=en_US:en",
+            "export LC_ALL=en_US.UTF-8",
+        ]),
+        ("astropy/astropy", "0.1" | "0.2" | "0.3" | "0.4" | "1.1" | "1.2" | "1.3") => {
+            command = "pytest -rA -vv -o console_output_style=classic --tb=no";
+        }
+        _ => {}
+    }
+    let mut last = command.to_owned();
+    for file in test_files(test_patch) {
+        last.push(' ');
+        last.push_str(&word(&if repository == "django/django" {
+            django_label(&file)
         } else {
             file
-        };
-        line.push(' ');
-        line.push_str(&word(&target));
+        }));
     }
-    line
+    lines.push(&last);
+    lines.join("\n")
 }
 
 /// The files a test patch touches, without those that are data.
@@ -227,31 +232,20 @@ fn test_files(test_patch: &Patch) -> Vec<String> {
         ".json", ".png", "csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".yml", ".yaml", ".toml",
     ];
     let text = test_patch.0.to_text();
-    let mut files: Vec<String> = Vec::new();
-    for line in text.lines() {
-        let Some((_, file)) = line
-            .strip_prefix("diff --git a/")
-            .and_then(|rest| rest.rsplit_once(" b/"))
-        else {
-            continue;
-        };
-        if !DATA.iter().any(|end| file.ends_with(end)) && !files.iter().any(|known| known == file) {
-            files.push(file.to_owned());
-        }
-    }
-    files
+    text.lines()
+        .filter_map(|line| line.strip_prefix("diff --git a/")?.rsplit_once(" b/"))
+        .map(|(_, file)| file.to_owned())
+        .filter(|file| !DATA.iter().any(|end| file.ends_with(end)))
+        .collect()
 }
 
 /// A test file as Django's runner names it: a module below `tests`.
-fn django_label(file: &str) -> Option<String> {
-    let name = file.rsplit('/').next().unwrap_or(file);
-    let is_test = name == "tests.py"
-        || name.starts_with("test_")
-        || file.contains("/tests/")
-        || file.contains("/test_");
+fn django_label(file: &str) -> String {
     let module = file.strip_suffix(".py").unwrap_or(file);
-    let module = module.strip_prefix("tests/").unwrap_or(module);
-    is_test.then(|| module.replace('/', "."))
+    module
+        .strip_prefix("tests/")
+        .unwrap_or(module)
+        .replace('/', ".")
 }
 
 /// A word of the shell, quoted only where it must be, so that commands stay readable.
