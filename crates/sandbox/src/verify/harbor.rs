@@ -349,9 +349,10 @@ fn test_files(root: &Path) -> Result<Vec<InjectedFile>, Failure> {
                     return Err(broken(&path, &"the tests are larger than 512 MiB"));
                 }
                 files.push(InjectedFile {
-                    path: target,
+                    path: target.clone(),
                     content: Bytes(std::fs::read(&path).map_err(|error| broken(&path, &error))?),
-                    executable: metadata.permissions().mode() & 0o100 != 0,
+                    executable: metadata.permissions().mode() & 0o100 != 0
+                        || target == "/tests/test.sh",
                 });
             }
         }

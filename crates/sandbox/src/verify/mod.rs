@@ -13,6 +13,7 @@ mod final_state;
 pub mod harbor;
 pub mod log_verifier;
 pub mod parsers;
+pub mod predictions;
 pub mod proof;
 mod protected;
 pub mod pytest_runner;

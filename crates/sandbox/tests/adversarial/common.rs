@@ -56,6 +56,33 @@ pub fn start(spec: &SandboxSpec) -> Box<dyn Sandbox> {
         .unwrap_or_else(|error| panic!("failed to {error}: {error:?}"))
 }
 
+/// Whether there is nothing to test here, and somebody has said that this is known.
+pub fn waived() -> bool {
+    std::env::var_os("TEMPER_TEST_WITHOUT_SANDBOX").is_some()
+}
+
+/// Runs `test` in a sandbox with an empty work tree and the test limits.
+pub fn in_sandbox(test: impl FnOnce(&mut dyn Sandbox)) {
+    if !waived() {
+        test(&mut *start(&spec(None)));
+    }
+}
+
+/// How many processes a new command sees besides the first process and itself.
+pub fn n_strangers(sandbox: &mut dyn Sandbox) -> usize {
+    let list = output(sandbox, "echo /proc/[0-9]* $$");
+    let own = list.split_whitespace().last().unwrap().to_owned();
+    list.split_whitespace()
+        .filter_map(|word| word.strip_prefix("/proc/"))
+        .filter(|pid| *pid != "1" && *pid != own)
+        .count()
+}
+
+/// Whether the sandbox still works.
+pub fn assert_alive(sandbox: &mut dyn Sandbox) {
+    assert_eq!(output(sandbox, "echo alive"), "alive\n");
+}
+
 /// Runs a command with ten seconds to go.
 pub fn run(sandbox: &mut dyn Sandbox, text: &str) -> Execution {
     run_for(sandbox, text, 10.0)

@@ -1,184 +1,33 @@
-//! A backend for tests that need real processes but no protection: commands run on this machine,
-//! in a temporary directory that is the work tree, with paths as they are.
+//! Tasks for the verifier tests, graded in the embedded sandbox.
+
+// Each test file uses its own part of this.
+#![allow(dead_code)]
 
 use std::{
     collections::BTreeMap,
-    io::Read,
-    os::unix::process::{CommandExt, ExitStatusExt},
     path::{Path, PathBuf},
-    process::Stdio,
-    time::{Duration, Instant},
 };
 
 use temper_core::{
     Digest, Entry, PreparedTask, SourceGroup, Split, Task, TaskId, TreePath,
     task::{
-        Environment, HiddenSource, InjectedFile, Origin, Start, TaskFormat, TestLists, Verifier,
+        Environment, HiddenSource, Origin, PreparedMount, Start, TaskFormat, TestLists, Verifier,
     },
     tree::Changes,
 };
 use temper_sandbox::{
-    Backend, Command, Demand, Execution, ExitStatus, Protections, Sandbox, SandboxError,
-    SandboxSpec, Shell, Usage, backend::Omitted,
+    Limits,
+    namespaces::Namespaces,
+    verify::{GradeRequest, Submission},
 };
 
-/// Runs commands as processes of the test. `work_tree` is made anew for each sandbox.
-pub struct Local;
+/// Where the wheels are seen in a sandbox.
+const SITE_PACKAGES: &str = "/opt/temper/env/site-packages";
 
-impl Backend for Local {
-    fn name(&self) -> &str {
-        "local"
-    }
-
-    fn protections(&self) -> Result<Protections, SandboxError> {
-        Ok(Protections::new())
-    }
-
-    fn start(&self, spec: &SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
-        let work_tree = PathBuf::from(&spec.work_tree.path);
-        assert!(work_tree.starts_with(std::env::temp_dir()));
-        let _ = std::fs::remove_dir_all(&work_tree);
-        std::fs::create_dir_all(&work_tree).unwrap();
-        if let Some(start) = &spec.work_tree.start {
-            copy(start, &work_tree);
-        }
-        let mut sandbox = LocalSandbox {
-            spec: spec.clone(),
-            work_tree,
-            groups: Vec::new(),
-        };
-        sandbox.write_files(&spec.files)?;
-        Ok(Box::new(sandbox))
-    }
-}
-
-struct LocalSandbox {
-    spec: SandboxSpec,
-    work_tree: PathBuf,
-    groups: Vec<i32>,
-}
-
-impl Drop for LocalSandbox {
-    fn drop(&mut self) {
-        for group in &self.groups {
-            let group = nix::unistd::Pid::from_raw(*group);
-            let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
-        }
-        let _ = std::fs::remove_dir_all(&self.work_tree);
-    }
-}
-
-fn copy(from: &Path, to: &Path) {
-    let status = std::process::Command::new("cp")
-        .arg("-a")
-        .arg(from.join("."))
-        .arg(to)
-        .status()
-        .unwrap();
-    assert!(status.success());
-}
-
-impl Sandbox for LocalSandbox {
-    fn exec(&mut self, command: &Command) -> Result<Execution, SandboxError> {
-        let started = Instant::now();
-        let (mut reader, writer) = std::io::pipe().unwrap();
-        let mut process = std::process::Command::new(match command.shell {
-            Shell::Sh => "/bin/sh",
-            Shell::Bash | Shell::BashLogin => "bash",
-        });
-        process
-            .arg("-c")
-            .arg(&command.text)
-            .current_dir(
-                command
-                    .directory
-                    .as_deref()
-                    .map_or(self.work_tree.as_path(), Path::new),
-            )
-            .env_clear()
-            .envs(&self.spec.environment)
-            .envs(&command.environment)
-            .stdin(Stdio::null())
-            .stdout(writer.try_clone().unwrap())
-            .stderr(writer)
-            .process_group(0);
-        let mut child = process.spawn().unwrap();
-        drop(process);
-        self.groups.push(child.id() as i32);
-        let limit = command
-            .output_bytes
-            .unwrap_or(self.spec.limits.output_bytes) as usize;
-        let collector = std::thread::spawn(move || {
-            let mut output = Vec::new();
-            let mut dropped = 0;
-            let mut buffer = vec![0; 1 << 16];
-            while let Ok(n) = reader.read(&mut buffer) {
-                if n == 0 {
-                    break;
-                }
-                let room = limit.saturating_sub(output.len()).min(n);
-                output.extend_from_slice(&buffer[..room]);
-                dropped += (n - room) as u64;
-            }
-            (output, dropped)
-        });
-        let status = loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                break match status.code() {
-                    Some(code) => ExitStatus::Exited(code),
-                    None => ExitStatus::Signaled(status.signal().unwrap_or(0)),
-                };
-            }
-            if started.elapsed() > command.timeout {
-                break ExitStatus::TimedOut;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        let group = nix::unistd::Pid::from_raw(child.id() as i32);
-        let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
-        let _ = child.wait();
-        let (output, dropped) = collector.join().unwrap();
-        Ok(Execution {
-            status,
-            omitted: (dropped > 0).then_some(Omitted {
-                at: output.len(),
-                bytes: dropped,
-            }),
-            output,
-            out_of_memory: false,
-            wall: started.elapsed(),
-        })
-    }
-
-    fn write_files(&mut self, files: &[InjectedFile]) -> Result<(), SandboxError> {
-        for file in files {
-            let path = Path::new(&file.path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, &file.content.0).unwrap();
-        }
-        Ok(())
-    }
-
-    fn read_file(&mut self, path: &str, max_bytes: u64) -> Result<Option<Vec<u8>>, SandboxError> {
-        match std::fs::symlink_metadata(path) {
-            Ok(metadata) if metadata.is_file() => {
-                assert!(metadata.len() <= max_bytes);
-                Ok(Some(std::fs::read(path).unwrap()))
-            }
-            _ => Ok(None),
-        }
-    }
-
-    fn changes(&mut self) -> Result<Changes, SandboxError> {
-        Err(SandboxError::Unsupported {
-            backend: "local".into(),
-            reason: "it does not compare trees".into(),
-        })
-    }
-
-    fn stop(self: Box<Self>) -> Result<Usage, SandboxError> {
-        Ok(Usage::default())
-    }
+/// The backend, launched through this crate's own launcher.
+pub fn backend() -> &'static Namespaces {
+    static BACKEND: std::sync::OnceLock<Namespaces> = std::sync::OnceLock::new();
+    BACKEND.get_or_init(|| Namespaces::with_launcher(env!("CARGO_BIN_EXE_temper-sandbox-init")))
 }
 
 /// A task in a temporary directory: `start/`, `hidden/` and the place of the work tree.
@@ -217,11 +66,14 @@ impl Fixture {
             wheels: Vec::new(),
             python_path: vec![".".into()],
         };
-        let work_tree = fixture.task.work_tree.clone();
-        fixture.task.variables.insert(
-            "PYTHONPATH".into(),
-            format!("{}:{work_tree}", site_packages().display()),
-        );
+        fixture.task.mounts.push(PreparedMount {
+            source: site_packages(),
+            target: SITE_PACKAGES.into(),
+        });
+        fixture
+            .task
+            .variables
+            .insert("PYTHONPATH".into(), format!("/testbed:{SITE_PACKAGES}"));
         fixture
     }
 
@@ -231,9 +83,6 @@ impl Fixture {
         let root = directory.path().join("start");
         std::fs::create_dir(&root).unwrap();
         write(&root, start);
-        let work_tree = directory.path().join("work").display().to_string();
-        let home = directory.path().join("home");
-        std::fs::create_dir(&home).unwrap();
         let task = Task {
             id: TaskId::new("toy").unwrap(),
             format: TaskFormat::Native,
@@ -250,10 +99,13 @@ impl Fixture {
             split: Split::Test,
             metadata: Default::default(),
         };
-        let variables = BTreeMap::from([
-            ("PATH".into(), std::env::var("PATH").unwrap()),
-            ("HOME".into(), home.display().to_string()),
-        ]);
+        let variables: BTreeMap<String, String> = [
+            ("PATH", "/usr/bin:/bin"),
+            ("HOME", "/home/agent"),
+            ("TMPDIR", "/tmp"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
         Fixture {
             task: PreparedTask {
                 task,
@@ -262,7 +114,7 @@ impl Fixture {
                 mounts: Vec::new(),
                 variables,
                 image: None,
-                work_tree,
+                work_tree: "/testbed".into(),
                 setup: Vec::new(),
                 environment_digest: Digest::of(b""),
             },
@@ -270,17 +122,14 @@ impl Fixture {
         }
     }
 
-    /// A request to grade `submission` with the local backend.
-    pub fn request<'a>(
-        &'a self,
-        submission: temper_sandbox::verify::Submission<'a>,
-    ) -> temper_sandbox::verify::GradeRequest<'a> {
-        temper_sandbox::verify::GradeRequest {
+    /// A request to grade `submission` in the embedded sandbox.
+    pub fn request<'a>(&'a self, submission: Submission<'a>) -> GradeRequest<'a> {
+        GradeRequest {
             task: &self.task,
             submission,
-            backend: &Local,
-            limits: Default::default(),
-            demand: Demand(Default::default()),
+            backend: backend(),
+            limits: Limits::default(),
+            demand: Default::default(),
             label: "toy".into(),
             proven: true,
         }
