@@ -26,8 +26,9 @@ use temper_agent::{
     },
 };
 use temper_core::{
-    Message, Role,
-    trajectory::{Attempt, FinishReason, Limit},
+    AgentName, Digest, Message, Role, SourceGroup, TaskId, Trial, Verdict,
+    trajectory::{Attempt, Exit, FinishReason, Limit},
+    trial::{PatchSource, Timing},
     usage::{MicroDollars, Usage},
 };
 
@@ -450,12 +451,54 @@ fn a_ledger_goes_on_where_finished_trials_left_it() {
         class(model.query(&request(&messages))),
         Some(ModelErrorClass::Budget(Limit::Calls))
     );
+    let mut sum = Spent::default();
+    let mut trial = trial();
+    sum.add_trial(&trial);
+    (trial.cost, trial.usage) = (None, Usage::default());
+    sum.add_trial(&trial);
+    assert_eq!(
+        sum,
+        Spent {
+            tokens: 12,
+            money: MicroDollars(5),
+            n_calls: 6,
+            n_unknown_price: 3,
+            n_unknown_usage: 3,
+            ..Spent::default()
+        }
+    );
     let text = serde_json::to_string(&ledger.snapshot()).unwrap();
     let back: temper_agent::budget::Snapshot = serde_json::from_str(&text).unwrap();
     assert_eq!(back.spent.tokens, 502);
     let limits: Limits = serde_json::from_value(json!({"tokens": 5})).unwrap();
     assert_eq!(limits.tokens, Some(5));
     assert!(serde_json::from_value::<Limits>(json!({"token": 5})).is_err());
+}
+
+/// A finished trial of three calls.
+fn trial() -> Trial {
+    Trial {
+        format: Trial::FORMAT,
+        task_id: TaskId::new("t").unwrap(),
+        task_digest: Digest::of(b""),
+        source_group: SourceGroup::new("g").unwrap(),
+        agent: AgentName::new("a").unwrap(),
+        attempt: 0,
+        seed: 1,
+        exit: Exit::Submitted,
+        patch: None,
+        patch_source: PatchSource::WorkTree,
+        verdict: Verdict::lost("v", ""),
+        failure: None,
+        n_model_calls: 3,
+        n_steps: 3,
+        usage: used(10, 2),
+        cost: Some(MicroDollars(5)),
+        timing: Timing::default(),
+        n_retries: 0,
+        started_at: String::new(),
+        finished_at: String::new(),
+    }
 }
 
 #[test]

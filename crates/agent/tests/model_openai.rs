@@ -189,8 +189,20 @@ fn settings_that_contradict_each_other_are_refused() {
             .query(&request)
             .unwrap_err();
         assert_eq!(error.class, ModelErrorClass::BadRequest);
+        assert!(error.message.contains("in model_kwargs"), "{error}");
     }
     assert_eq!(server.requests().len(), 0);
+    let mut config = server.config();
+    let kwargs = json!({"temperature": 1, "max_completion_tokens": 5});
+    config
+        .set_model_kwargs(kwargs.as_object().unwrap())
+        .unwrap();
+    assert_eq!(config.check_against(Some(1.0), Some(5)), Ok(()));
+    assert_eq!(config.check_against(None, None), Ok(()));
+    assert!(config.check_against(Some(0.9), None).is_err());
+    assert!(config.check_against(None, Some(6)).is_err());
+    assert_eq!(config.call_size(Some(100)).reply_tokens, 5);
+    assert_eq!(server.config().call_size(Some(100)).reply_tokens, 100);
 }
 
 #[test]

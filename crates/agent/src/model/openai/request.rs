@@ -81,29 +81,19 @@ pub(super) fn build(config: &OpenAiConfig, request: &ModelRequest<'_>) -> Result
             body.insert(name.clone(), value.clone());
         }
     }
+    config
+        .check_against(request.temperature, request.max_output_tokens)
+        .map_err(|error| error.to_string())?;
     if let Some(temperature) = request.temperature {
         if !temperature.is_finite() {
             return Err(format!("the temperature is {temperature}"));
         }
-        let same = |value: &Value| value.as_f64() == Some(temperature);
-        match body.get("temperature") {
-            Some(other) if !same(other) => {
-                return Err(format!(
-                    "the temperature is {temperature} in the profile and {other} in model_kwargs"
-                ));
-            }
-            _ => body.insert("temperature".into(), json!(temperature)),
-        };
+        body.insert("temperature".into(), json!(temperature));
     }
-    let profile_limit = request.max_output_tokens.map(u64::from);
-    let limit = match (profile_limit, config.max_output_tokens()) {
-        (Some(a), Some(b)) if a != b => {
-            return Err(format!(
-                "the reply's limit is {a} tokens in the profile and {b} in model_kwargs"
-            ));
-        }
-        (a, b) => a.or(b),
-    };
+    let limit = request
+        .max_output_tokens
+        .map(u64::from)
+        .or(config.max_output_tokens());
     if let Some(limit) = limit {
         let newer = match config.output_limit_field {
             OutputLimitField::MaxTokens => false,
