@@ -212,7 +212,9 @@ fn price(text: &str) -> Result<Price, CliError> {
     let wrong = || {
         CliError::new(
             exit_code::USAGE,
-            format!("read the price {text:?}: expected INPUT/OUTPUT or INPUT/CACHED/OUTPUT in dollars per million tokens"),
+            format!(
+                "read the price {text:?}: expected INPUT/OUTPUT or INPUT/CACHED/OUTPUT in dollars per million tokens"
+            ),
         )
     };
     let parts: Vec<f64> = text
@@ -271,7 +273,10 @@ pub fn profile_of(name: ProfileArg, file: Option<&Path>) -> Result<ResolvedProfi
         None => ResolvedProfile::embedded(name),
         Some(file) => {
             let text = std::fs::read_to_string(file).map_err(|error| {
-                CliError::new(exit_code::INPUT, format!("read {}: {error}", file.display()))
+                CliError::new(
+                    exit_code::INPUT,
+                    format!("read {}: {error}", file.display()),
+                )
             })?;
             ResolvedProfile::from_text(name, &text)
         }

@@ -7,7 +7,13 @@ use temper_report::Format;
 
 /// Evaluate and train code-repair agents, with numbers you can defend.
 #[derive(Parser, Debug)]
-#[command(name = "temper", version, about, max_term_width = 100, arg_required_else_help = true)]
+#[command(
+    name = "temper",
+    version,
+    about,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -21,7 +27,13 @@ pub struct Args {
 #[derive(ClapArgs, Debug, Clone)]
 pub struct PlacesArgs {
     /// Cache for archives, trees and environments [default: the user's cache directory]
-    #[arg(long, global = true, env = "TEMPER_CACHE", value_name = "DIR", help_heading = "Places")]
+    #[arg(
+        long,
+        global = true,
+        env = "TEMPER_CACHE",
+        value_name = "DIR",
+        help_heading = "Places"
+    )]
     pub cache: Option<PathBuf>,
     /// Package index that archives and wheels come from
     #[arg(
@@ -35,13 +47,25 @@ pub struct PlacesArgs {
     )]
     pub index_url: String,
     /// Take archives and wheels from this directory; with --offline from nowhere else
-    #[arg(long, global = true, env = "TEMPER_FILES", value_name = "DIR", help_heading = "Places")]
+    #[arg(
+        long,
+        global = true,
+        env = "TEMPER_FILES",
+        value_name = "DIR",
+        help_heading = "Places"
+    )]
     pub files: Option<PathBuf>,
     /// Do not use the network for archives and wheels
     #[arg(long, global = true, help_heading = "Places")]
     pub offline: bool,
     /// The Python interpreter of Python tasks [default: python3 on PATH]
-    #[arg(long, global = true, env = "TEMPER_PYTHON", value_name = "FILE", help_heading = "Places")]
+    #[arg(
+        long,
+        global = true,
+        env = "TEMPER_PYTHON",
+        value_name = "FILE",
+        help_heading = "Places"
+    )]
     pub python: Option<PathBuf>,
     /// No progress, only results and errors
     #[arg(long, short, global = true, help_heading = "Places")]
@@ -188,16 +212,36 @@ pub struct SandboxArgs {
     #[arg(long, default_value = "namespaces", help_heading = "Sandbox")]
     pub sandbox: SandboxKind,
     /// The engine's API socket [default: DOCKER_HOST, else the usual places]
-    #[arg(long, env = "DOCKER_HOST", value_name = "URL", help_heading = "Sandbox")]
+    #[arg(
+        long,
+        env = "DOCKER_HOST",
+        value_name = "URL",
+        help_heading = "Sandbox"
+    )]
     pub engine: Option<String>,
     /// Memory of one sandbox, in MiB
-    #[arg(long, default_value_t = 2048, value_name = "MIB", help_heading = "Sandbox")]
+    #[arg(
+        long,
+        default_value_t = 2048,
+        value_name = "MIB",
+        help_heading = "Sandbox"
+    )]
     pub memory_mib: u64,
     /// Space for everything a sandbox writes, in MiB
-    #[arg(long, default_value_t = 1024, value_name = "MIB", help_heading = "Sandbox")]
+    #[arg(
+        long,
+        default_value_t = 1024,
+        value_name = "MIB",
+        help_heading = "Sandbox"
+    )]
     pub disk_mib: u64,
     /// Processes of one sandbox
-    #[arg(long, default_value_t = 512, value_name = "N", help_heading = "Sandbox")]
+    #[arg(
+        long,
+        default_value_t = 512,
+        value_name = "N",
+        help_heading = "Sandbox"
+    )]
     pub processes: u64,
     /// Also demand this protection. May be given more than once
     #[arg(long, value_name = "PROTECTION", help_heading = "Sandbox")]
@@ -278,7 +322,12 @@ pub enum ProfileArg {
 #[derive(ClapArgs, Debug, Clone)]
 pub struct ModelArgs {
     /// Name of the environment variable that holds the API key
-    #[arg(long, default_value = "OPENAI_API_KEY", value_name = "NAME", help_heading = "Model")]
+    #[arg(
+        long,
+        default_value = "OPENAI_API_KEY",
+        value_name = "NAME",
+        help_heading = "Model"
+    )]
     pub api_key_variable: String,
     /// One more field of every request, as JSON. May be given more than once
     #[arg(long = "model-kwarg", value_name = "KEY=JSON", help_heading = "Model")]
@@ -358,7 +407,12 @@ pub struct EvaluateArgs {
     #[arg(long, default_value = "noop", value_name = "AGENT")]
     pub baseline: String,
     /// The arm in question, as for `run --agent`
-    #[arg(long, default_value = "search", value_name = "AGENT", conflicts_with = "model")]
+    #[arg(
+        long,
+        default_value = "search",
+        value_name = "AGENT",
+        conflicts_with = "model"
+    )]
     pub candidate: String,
     /// A model as the candidate: http://HOST:PORT[/v1][#MODEL], openai:MODEL, …
     #[arg(long, value_name = "MODEL")]

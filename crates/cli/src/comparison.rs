@@ -60,8 +60,8 @@ pub fn read_jobs(paths: &[PathBuf]) -> Result<Vec<JobRecord>, CliError> {
     for (index, record) in records.iter_mut().enumerate() {
         if names.iter().filter(|name| **name == record.name).count() > 1 {
             let label = format!("{} ({})", record.name, paths[index].display());
-            record.name = AgentName::new(label)
-                .map_err(|error| CliError::new(exit_code::INPUT, error))?;
+            record.name =
+                AgentName::new(label).map_err(|error| CliError::new(exit_code::INPUT, error))?;
         }
     }
     Ok(records)
@@ -152,7 +152,10 @@ pub fn write_report(
     })
     .map_err(|error| CliError::new(exit_code::FAILURE, error))?;
     write_atomically(output, &page).map_err(|error| {
-        CliError::new(exit_code::FAILURE, format!("write {}: {error}", output.display()))
+        CliError::new(
+            exit_code::FAILURE,
+            format!("write {}: {error}", output.display()),
+        )
     })
 }
 

@@ -192,8 +192,8 @@ fn open_ledger(budget: &BudgetArgs, directory: &std::path::Path) -> Result<Arc<L
     match JobDirectory::open(directory) {
         Ok(job) => job.for_each_trial(|trial| {
             spent.n_calls += u64::from(trial.n_model_calls);
-            spent.tokens += trial.usage.prompt_tokens.unwrap_or(0)
-                + trial.usage.completion_tokens.unwrap_or(0);
+            spent.tokens +=
+                trial.usage.prompt_tokens.unwrap_or(0) + trial.usage.completion_tokens.unwrap_or(0);
             spent.money.0 += trial.cost.map_or(0, |cost| cost.0);
         })?,
         Err(JobError::NotAJob { .. }) => {}

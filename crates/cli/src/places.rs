@@ -33,8 +33,11 @@ impl Places {
                 .map(PathBuf::from)
                 .or_else(|| Some(std::env::home_dir()?.join(".cache")))
                 .ok_or_else(|| {
-                    CliError::new(exit_code::ENVIRONMENT, "find a cache directory: HOME is not set")
-                        .hint("name one with --cache DIR")
+                    CliError::new(
+                        exit_code::ENVIRONMENT,
+                        "find a cache directory: HOME is not set",
+                    )
+                    .hint("name one with --cache DIR")
                 })?
                 .join("temper"),
         };

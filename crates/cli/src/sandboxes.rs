@@ -83,7 +83,11 @@ impl Sandboxes {
                 .collect()
         };
         let enforced = names(|strength| matches!(strength, Strength::Enforced { .. }));
-        parts.push(format!("{} of {} protections enforced", enforced.len(), self.protections.len()));
+        parts.push(format!(
+            "{} of {} protections enforced",
+            enforced.len(),
+            self.protections.len()
+        ));
         let weak = names(|strength| matches!(strength, Strength::PerProcess { .. }));
         if !weak.is_empty() {
             parts.push(format!("per process only: {}", weak.join(", ")));

@@ -45,9 +45,7 @@ impl PreparedSuite {
         self.tasks
             .iter()
             .map(|(task, prepared)| {
-                let prepared = prepared
-                    .clone()
-                    .map_err(|failure| (task.clone(), failure));
+                let prepared = prepared.clone().map_err(|failure| (task.clone(), failure));
                 (task.id.clone(), prepared)
             })
             .collect()
@@ -83,7 +81,11 @@ pub fn load(args: &SuiteArgs, places: &Places) -> Result<Suite, CliError> {
     let mut tasks = loaded.tasks;
     tasks.sort_by(|a, b| a.id.cmp(&b.id));
     tasks.retain(|task| {
-        (args.tasks.is_empty() || args.tasks.iter().any(|glob| matches(glob, task.id.as_str())))
+        (args.tasks.is_empty()
+            || args
+                .tasks
+                .iter()
+                .any(|glob| matches(glob, task.id.as_str())))
             && args.split.is_none_or(|split| task.split == split_of(split))
     });
     if let Some(limit) = args.limit {
@@ -130,7 +132,8 @@ fn split_of(split: SplitArg) -> Split {
 
 /// Whether `text` fits the pattern, where `*` is any text and `?` any character.
 fn matches(pattern: &str, text: &str) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    let (pattern, text): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
     // Where the last star stood and how much of the text it has taken.
     let mut star: Option<(usize, usize)> = None;
@@ -156,8 +159,8 @@ fn matches(pattern: &str, text: &str) -> bool {
 
 /// What preparation may use.
 pub fn tools(places: &Places) -> Result<(Cache, Tools), CliError> {
-    let cache = Cache::open(&places.cache)
-        .map_err(|error| CliError::new(exit_code::FAILURE, error))?;
+    let cache =
+        Cache::open(&places.cache).map_err(|error| CliError::new(exit_code::FAILURE, error))?;
     let fetcher = Fetcher::new(
         cache.clone(),
         FetchOptions {
@@ -181,7 +184,11 @@ pub fn prepare(
     let suite = load(args, places)?;
     let (cache, tools) = tools(places)?;
     if !places.quiet {
-        output::note(&format!("preparing {} tasks of {}", suite.tasks.len(), suite.name));
+        output::note(&format!(
+            "preparing {} tasks of {}",
+            suite.tasks.len(),
+            suite.name
+        ));
     }
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::new());

@@ -20,11 +20,8 @@ pub fn run(args: &CompareArgs) -> Result<u8, CliError> {
         text.push(b'\n');
         write_atomically(path, &text)?;
     }
-    output::data(
-        &args
-            .format
-            .format
-            .one(&comparison, || temper_report::terminal::comparison(&comparison)),
-    );
+    output::data(&args.format.format.one(&comparison, || {
+        temper_report::terminal::comparison(&comparison)
+    }));
     Ok(exit_code::SUCCESS)
 }

@@ -79,7 +79,11 @@ fn check_sandbox(args: &DoctorArgs, checks: &mut Vec<Check>) -> Result<(), CliEr
             Strength::Absent { why } => (Status::Limited, format!("not in force: {why}")),
         };
         checks.push(Check {
-            subject: format!("{}: {}", sandboxes.backend.name(), sandboxes::name(*protection)),
+            subject: format!(
+                "{}: {}",
+                sandboxes.backend.name(),
+                sandboxes::name(*protection)
+            ),
             status: if is_demanded && status != Status::Good {
                 Status::Missing
             } else {

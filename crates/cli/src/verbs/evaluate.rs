@@ -68,12 +68,9 @@ pub fn run(args: &EvaluateArgs, places: &Places) -> Result<u8, CliError> {
     let report_path = output_directory.join("report.html");
     comparison::write_report(&records, &comparison, &[], &report_path)?;
 
-    output::data(
-        &args
-            .format
-            .format
-            .one(&comparison, || temper_report::terminal::comparison(&comparison)),
-    );
+    output::data(&args.format.format.one(&comparison, || {
+        temper_report::terminal::comparison(&comparison)
+    }));
     output::note(&format!(
         "jobs:       {}\ncomparison: {}\nreport:     {}",
         output_directory.display(),

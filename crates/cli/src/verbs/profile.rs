@@ -35,7 +35,11 @@ pub fn run(args: &ProfileArgs) -> Result<u8, CliError> {
                 or_none(settings.step_limit.map(|n| n.to_string())),
                 or_none(settings.context_tokens.map(|n| n.to_string())),
                 or_none(settings.max_output_tokens.map(|n| n.to_string())),
-                or_none(settings.cost_limit.map(|cost| format!("${:.2}", cost.dollars()))),
+                or_none(
+                    settings
+                        .cost_limit
+                        .map(|cost| format!("${:.2}", cost.dollars())),
+                ),
                 profile.statement(),
             ]);
             rows.push(json!({ "statement": profile.statement(), "config": profile.config() }));
@@ -53,9 +57,13 @@ pub fn run(args: &ProfileArgs) -> Result<u8, CliError> {
     output::data(&args.format.format.one(&value, || {
         let mut text = format!("{}\n", output::printable(&profile.statement()));
         for ignored in profile.ignored() {
-            text.push_str(&format!("has no effect here: {}\n", output::printable(ignored)));
+            text.push_str(&format!(
+                "has no effect here: {}\n",
+                output::printable(ignored)
+            ));
         }
-        let settings = serde_json::to_string_pretty(profile.settings()).expect("settings are plain data");
+        let settings =
+            serde_json::to_string_pretty(profile.settings()).expect("settings are plain data");
         text.push_str(&format!("\n{settings}\n"));
         text
     }));

@@ -15,7 +15,10 @@ pub fn run(args: &ReportArgs) -> Result<u8, CliError> {
     let mut metrics = Vec::new();
     for path in &args.metrics {
         let wrong = |error: String| {
-            CliError::new(exit_code::INPUT, format!("read {}: {error}", path.display()))
+            CliError::new(
+                exit_code::INPUT,
+                format!("read {}: {error}", path.display()),
+            )
         };
         let bytes = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
         let log = MetricLog::read(&bytes).map_err(|error| wrong(error.to_string()))?;

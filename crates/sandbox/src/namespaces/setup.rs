@@ -26,11 +26,15 @@ pub const AGENT: u32 = 1000;
 /// Where the new root is put together. It has to be a directory that every host has; everything
 /// that is read of it has been opened before.
 const STAGING: &str = "/usr";
-/// Where parts lie while the new root is put together, below [`STAGING`].
-const PARTS: &str = ".parts";
+/// Where the writable file system is mounted while the new root is put together. It goes away with
+/// the old root; taking it away by itself would cost a wait of its own.
+const SCRATCH: &str = "/dev";
 
 const VIEW: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
 const WRITABLE: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+
+/// Harbor's tasks and their verifiers exchange files here, and an image has it writable.
+const LOGS: &str = "/logs";
 
 /// Why a sandbox could not be built.
 pub struct Problem {
@@ -62,8 +66,18 @@ pub struct Identity {
     pub host_gid: u32,
     pub launcher_uid: u32,
     pub launcher_gid: u32,
-    /// A user namespace in which the owner of the start and the mounts is the command's user.
-    pub owners: Option<OwnedFd>,
+    /// For each owner of the start and the mounts, a user namespace in which it is the command's
+    /// user.
+    pub owners: Vec<((u32, u32), OwnedFd)>,
+}
+
+impl Identity {
+    /// The user namespace that shows the owner of `path` as the command's user.
+    pub fn mapping_of(&self, path: &Path) -> Option<BorrowedFd<'_>> {
+        let owner = owner_of(path)?;
+        let (_, namespace) = self.owners.iter().find(|(known, _)| *known == owner)?;
+        Some(namespace.as_fd())
+    }
 }
 
 /// What the first process needs to serve.
@@ -110,7 +124,7 @@ pub fn build(
 
     let root = sys::new_filesystem(
         c"tmpfs",
-        &[(c"size", Some(c"256m")), (c"mode", Some(c"0755"))],
+        &[(c"size", Some(c"1g")), (c"mode", Some(c"0755"))],
         WRITABLE,
     )
     .during(|| "make the root file system".into())?;
@@ -178,7 +192,7 @@ impl Layout {
         };
         let work = path(&build.work_path)?;
         let home = path(build.home.as_deref().unwrap_or("/home/agent"))?;
-        let mut directories: BTreeSet<PathBuf> = ["/dev", "/proc", "/tmp", "/var/tmp"]
+        let mut directories: BTreeSet<PathBuf> = ["/dev", "/proc", "/tmp", "/var/tmp", LOGS]
             .map(PathBuf::from)
             .into();
         directories.extend([work.clone(), home.clone()]);
@@ -193,6 +207,7 @@ impl Layout {
                 &home,
                 Path::new("/tmp"),
                 Path::new("/var/tmp"),
+                Path::new(LOGS),
                 Path::new("/dev"),
             ]
             .iter()
@@ -252,18 +267,14 @@ fn open_sources(build: &Build, layout: &Layout, identity: &Identity) -> Result<S
             .is_dir();
         let target = files::clean_path(target)
             .during(|| format!("use {target:?} as a path in the sandbox"))?;
-        let mount = view(source, identity.owners.as_ref())?;
+        let mount = view(source, identity.mapping_of(source))?;
         mounts.push((Path::new("/").join(target), directory, mount));
     }
-    let start_path = match (&build.work_start, &root) {
-        (Some(start), _) => Some(PathBuf::from(std::ffi::OsStr::from_bytes(start))),
-        // The given root may hold the work tree.
-        (None, Some(root)) => {
-            let inner = root.join(layout.work.strip_prefix("/").unwrap_or(&layout.work));
-            inner.is_dir().then_some(inner)
-        }
-        (None, None) => None,
-    };
+    let start_path = build
+        .work_start
+        .as_ref()
+        .or(build.root_work_tree.as_ref())
+        .map(|path| PathBuf::from(std::ffi::OsStr::from_bytes(path)));
     let start = start_path
         .map(|path| work_tree::Start::open(&path, identity))
         .transpose()?;
@@ -276,11 +287,11 @@ fn open_sources(build: &Build, layout: &Layout, identity: &Identity) -> Result<S
 }
 
 /// A detached read-only copy of a mount, in which `owners` maps owners where the file system can.
-fn view(source: &Path, owners: Option<&OwnedFd>) -> Result<OwnedFd, Problem> {
+fn view(source: &Path, owners: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Problem> {
     let mount = clone(source)?;
-    if let Some(owners) = owners {
+    if owners.is_some() {
         // A file system that cannot do this keeps its owners; modes then decide what can be read.
-        let _ = sys::set_mount_attributes(mount.as_fd(), VIEW, Some(owners.as_fd()), false);
+        let _ = sys::set_mount_attributes(mount.as_fd(), VIEW, owners, false);
     }
     sys::set_mount_attributes(mount.as_fd(), VIEW, None, true)
         .during(|| format!("make {} read-only", source.display()))?;
@@ -315,8 +326,6 @@ fn populate(
     }
 
     // Everything that can be written is one file system of one size.
-    let parts = Path::new(PARTS);
-    files::make_directories(root, parts).during(|| laying(parts))?;
     let owner = if identity.privileged {
         (identity.host_uid, identity.host_gid)
     } else {
@@ -324,53 +333,47 @@ fn populate(
     };
     let mut start = sources.start;
     let extra = start.as_ref().map_or(0, work_tree::Start::bytes_to_copy);
-    let scratch = scratch(build.limits.disk_bytes.saturating_add(extra))
-        .during(|| "make the writable file system".into())?;
-    let scratch_path = parts.join("scratch");
-    place(root, &scratch_path, true, scratch.as_fd()).during(|| laying(&scratch_path))?;
-    let scratch = files::open_path(root, &scratch_path, libc::O_DIRECTORY)
-        .during(|| laying(&scratch_path))?;
-    let mut places: Vec<(PathBuf, &CStr, u32)> = vec![
-        ("/tmp".into(), c"tmp", 0o1777),
-        ("/var/tmp".into(), c"var-tmp", 0o1777),
-        (layout.home.clone(), c"home", 0o755),
-    ];
-    // The home directory may lie in another writable place, or be the work tree.
-    places.sort();
-    let shm =
-        make_owned(scratch.as_fd(), c"shm", 0o1777, owner).during(|| "make /dev/shm".into())?;
-    let mut writable = vec![];
-    let staging = Path::new(STAGING).join(PARTS);
+    let making = || "make the writable file system".into();
+    let scratch = scratch(build.limits.disk_bytes.saturating_add(extra)).during(making)?;
+    attach_to_path(scratch.as_fd(), SCRATCH).during(making)?;
+    let scratch = open_directory(SCRATCH).during(making)?;
+    let shm = make_owned(scratch.as_fd(), c"shm", 0o1777, owner)
+        .during(|| "make /dev/shm".into())?;
     let work = work_tree::lay(
         &mut start,
-        root,
         scratch.as_fd(),
-        &staging,
+        Path::new(SCRATCH),
         owner,
         identity.privileged,
     )?;
-    place(root, &layout.work, true, work.mount.as_fd()).during(|| laying(&layout.work))?;
-    writable.push(layout.work.clone());
-    for (at, name, mode) in places {
-        if at == layout.work {
-            continue;
+    let mut writable = vec![layout.work.clone()];
+    let mut mounts = sources.mounts;
+    for (at, name, mode) in [
+        (Path::new("/tmp"), c"tmp", 0o1777),
+        (Path::new("/var/tmp"), c"var-tmp", 0o1777),
+        (Path::new(LOGS), c"logs", 0o777),
+        (&layout.home, c"home", 0o755),
+    ] {
+        // The home directory may be one of the others, or the work tree.
+        if !writable.iter().any(|known| known == at) {
+            let mount = make_owned(scratch.as_fd(), name, mode, owner).during(|| laying(at))?;
+            mounts.push((at.to_owned(), true, mount));
+            writable.push(at.to_owned());
         }
-        let mount = make_owned(scratch.as_fd(), name, mode, owner).during(|| laying(&at))?;
-        place(root, &at, true, mount.as_fd()).during(|| laying(&at))?;
-        writable.push(at);
     }
-    for (at, directory, mount) in &sources.mounts {
+    mounts.push((layout.work.clone(), true, work.mount));
+    // What lies in another one has to come after it.
+    mounts.sort_by(|(one, ..), (other, ..)| one.cmp(other));
+    for (at, directory, mount) in &mounts {
         place(root, at, *directory, mount.as_fd()).during(|| laying(at))?;
     }
     make_devices(root, &sources.devices, shm.as_fd()).during(|| "make /dev".into())?;
     writable.push("/dev/shm".into());
-    make_proc(root)?;
+    make_proc(root, &sources.devices)?;
     if build.root.is_none() {
         write_identity_files(root, &layout.home, build.host_network)
             .during(|| "write /etc".into())?;
     }
-    drop(scratch);
-    work_tree::remove_parts(root, parts).during(|| "tidy the root".into())?;
 
     let private = sys::clone_mount(root.as_raw_fd(), c"", false)
         .during(|| "keep a writable view of the root".into())?;
@@ -480,11 +483,14 @@ fn make_devices(
 
 /// A process file system of the new PID namespace, read-only as a whole: nothing in it needs to be
 /// written, and much of it belongs to the machine.
-fn make_proc(root: BorrowedFd<'_>) -> Result<(), Problem> {
+fn make_proc(
+    root: BorrowedFd<'_>,
+    devices: &[(&'static str, OwnedFd)],
+) -> Result<(), Problem> {
     let proc = sys::new_filesystem(c"proc", &[], VIEW | libc::MOUNT_ATTR_NOEXEC)
         .during(|| "mount a fresh /proc".into())?;
     place(root, Path::new("proc"), true, proc.as_fd()).during(|| "mount a fresh /proc".into())?;
-    let nothing = open_path("/dev/null", 0).during(|| "open /dev/null".into())?;
+    let (_, nothing) = &devices[0];
     for name in [
         "cmdline",
         "config.gz",
@@ -581,6 +587,8 @@ fn reduce_privileges(identity: &Identity, maps: &mut UnixStream) -> Result<bool,
         capability::KILL,
         capability::SETGID,
         capability::SETUID,
+        // For the control group namespaces of commands.
+        capability::SYS_ADMIN,
     ])
     .during(|| "drop capabilities".into())?;
     sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1).during(|| "forbid new privileges".into())?;

@@ -93,5 +93,8 @@ fn table(rows: &[Row]) -> String {
             count(row.n_pass_to_pass),
         ]);
     }
-    format!("{table}\n{} tasks; public and hidden count fail-to-pass tests, pass counts pass-to-pass tests\n", rows.len())
+    format!(
+        "{table}\n{} tasks; public and hidden count fail-to-pass tests, pass counts pass-to-pass tests\n",
+        rows.len()
+    )
 }

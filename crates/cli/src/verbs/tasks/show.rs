@@ -38,11 +38,20 @@ pub fn run(
         field("digest", digest.as_str());
         field("split", &format!("{:?}", task.split).to_lowercase());
         field("source group", task.source_group.as_str());
-        field("project", &format!("{} {}", task.origin.project, unknown(&task.origin.version)));
+        field(
+            "project",
+            &format!("{} {}", task.origin.project, unknown(&task.origin.version)),
+        );
         field("licence", &unknown(&task.origin.licence));
         field("home", &unknown(&task.origin.url));
         field("bug", &unknown(&task.origin.bug));
-        if let Verifier::Pytest { public, hidden, test_files, .. } = &task.verifier {
+        if let Verifier::Pytest {
+            public,
+            hidden,
+            test_files,
+            ..
+        } = &task.verifier
+        {
             field("test files", &test_files.join(", "));
             for (layer, lists) in [("public", public), ("hidden", hidden)] {
                 let ids: Vec<&str> = lists.fail_to_pass.iter().map(|id| id.as_str()).collect();
@@ -57,7 +66,10 @@ pub fn run(
                 );
             }
         }
-        text.push_str(&format!("\n{}\n", output::printable(task.statement.trim_end())));
+        text.push_str(&format!(
+            "\n{}\n",
+            output::printable(task.statement.trim_end())
+        ));
         if let Some(Oracle::Patch { patch } | Oracle::ReversePatch { patch }) = &task.oracle {
             text.push_str(&format!("\n{}", output::printable(&patch.0.to_text())));
         }

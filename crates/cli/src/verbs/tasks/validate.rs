@@ -9,10 +9,7 @@ use std::{
 };
 
 use serde::Serialize;
-use temper_core::{
-    Failure, Patch, PreparedTask, Task, TaskId, patch,
-    task::Oracle,
-};
+use temper_core::{Failure, Patch, PreparedTask, Task, TaskId, patch, task::Oracle};
 use temper_report::{
     Format,
     table::{Align, Table},
@@ -103,7 +100,10 @@ fn prove(
             reason: failure.message.clone(),
         }),
         Ok(prepared) => match known_fix(task) {
-            Err(reason) => row.findings.push(Finding::Lost { side: "oracle", reason }),
+            Err(reason) => row.findings.push(Finding::Lost {
+                side: "oracle",
+                reason,
+            }),
             Ok(fix) => {
                 let mut grade = |submission| {
                     row.n_runs += 1;
