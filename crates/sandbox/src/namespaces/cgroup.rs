@@ -1,9 +1,13 @@
 //! Control groups: the only limits on memory and processes that hold for a sandbox as a whole.
 //!
 //! Version 2 is used where the controllers can be had, version 1 otherwise, nothing where neither
-//! can be written. The sandbox's first process stays outside; each command enters by writing `0`
-//! to descriptors that were opened before privileges were dropped, so that a full group can
-//! neither stop nor kill the process that has to end the command.
+//! can be written. The sandbox's first process stays outside; each command enters through
+//! descriptors that were opened before privileges were dropped, so that a full group can neither
+//! stop nor kill the process that has to end the command.
+//!
+//! Moving a whole process waits for all processors to pass a quiet point, which takes longer than
+//! starting a sandbox. Two ways in do not: a thread that moves itself (version 1's `tasks`), and
+//! being born in the group (version 2).
 
 use std::{
     fs, io,
@@ -42,8 +46,10 @@ enum Controller {
 
 /// What a command needs of the groups.
 pub struct Entrance {
-    /// Writing `0` moves the writer into the group.
+    /// Writing `0` moves the writing thread into a version 1 group.
     pub doors: Vec<OwnedFd>,
+    /// The version 2 group to be born in, and the file to enter it otherwise.
+    pub birthplace: Option<(OwnedFd, OwnedFd)>,
     /// Where the kernel counts what the memory limit killed.
     pub out_of_memory: Option<OwnedFd>,
 }
@@ -141,17 +147,26 @@ impl Groups {
     pub fn entrance(&self) -> io::Result<Entrance> {
         let mut entrance = Entrance {
             doors: vec![],
+            birthplace: None,
             out_of_memory: None,
         };
+        let door = |path: PathBuf| -> io::Result<OwnedFd> {
+            Ok(fs::OpenOptions::new().write(true).open(path)?.into())
+        };
         for (controller, directory) in &self.directories {
-            let door = fs::OpenOptions::new()
-                .write(true)
-                .open(directory.join("cgroup.procs"))?;
-            entrance.doors.push(door.into());
             let counter = match controller {
-                Controller::Unified => "memory.events",
-                Controller::Legacy("memory") => "memory.oom_control",
-                Controller::Legacy(_) => continue,
+                Controller::Unified => {
+                    let place = fs::File::open(directory)?.into();
+                    entrance.birthplace = Some((place, door(directory.join("cgroup.procs"))?));
+                    "memory.events"
+                }
+                Controller::Legacy(name) => {
+                    entrance.doors.push(door(directory.join("tasks"))?);
+                    if *name != "memory" {
+                        continue;
+                    }
+                    "memory.oom_control"
+                }
             };
             entrance.out_of_memory = fs::File::open(directory.join(counter)).ok().map(Into::into);
         }

@@ -19,12 +19,13 @@ use nix::{
         signalfd::{SfdFlags, SignalFd},
         wait::{WaitPidFlag, WaitStatus, waitpid},
     },
-    unistd::{ForkResult, Gid, Pid, Uid},
+    unistd::{Gid, Pid, Uid},
 };
 
 use super::{
     cgroup,
     fence::Fence,
+    filter::Filter,
     output::Kept,
     sys,
     wire::{WireShell, WireStatus},
@@ -36,6 +37,7 @@ pub struct Jail {
     pub entrance: cgroup::Entrance,
     pub limits: Limits,
     pub fence: Option<Fence>,
+    pub filter: Option<Filter>,
     /// Whether memory has to be limited for each process, for lack of a control group.
     pub memory_per_process: bool,
     pub uid: u32,
@@ -73,6 +75,7 @@ impl Jail {
         entrance: cgroup::Entrance,
         limits: Limits,
         fence: Option<Fence>,
+        filter: Option<Filter>,
         memory_per_process: bool,
         (uid, gid): (u32, u32),
     ) -> io::Result<Jail> {
@@ -84,6 +87,7 @@ impl Jail {
             entrance,
             limits,
             fence,
+            filter,
             memory_per_process,
             uid,
             gid,
@@ -103,16 +107,14 @@ impl Jail {
             nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK),
         )?;
         let (failure, failure_inner) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
-        // SAFETY: this process has one thread, so the child may do anything.
-        let child = match unsafe { nix::unistd::fork() }? {
-            ForkResult::Child => {
-                let failed = self.become_command(order, &output_inner);
-                let mut report = std::fs::File::from(failure_inner);
-                let _ = report.write_all(failed.to_text().as_bytes());
-                sys::exit_now(CANNOT_RUN)
-            }
-            ForkResult::Parent { child } => child,
-        };
+        let (child, inside) = self.fork()?;
+        if child == 0 {
+            let failed = self.become_command(order, &output_inner, inside);
+            let mut report = std::fs::File::from(failure_inner);
+            let _ = report.write_all(failed.to_text().as_bytes());
+            sys::exit_now(CANNOT_RUN)
+        }
+        let child = Pid::from_raw(child);
         drop((output_inner, failure_inner));
         let mut message = String::new();
         std::fs::File::from(failure).read_to_string(&mut message)?;
@@ -139,6 +141,17 @@ impl Jail {
             out_of_memory: self.n_killed_for_memory() > killed_before,
             wall: begun.elapsed(),
         })
+    }
+
+    /// Forks; says whether the child is already in its control group.
+    fn fork(&self) -> io::Result<(libc::pid_t, bool)> {
+        if let Some((place, _)) = &self.entrance.birthplace {
+            // Not every kernel and not every delegation allows it.
+            if let Ok(child) = sys::fork_into_group(place.as_fd()) {
+                return Ok((child, true));
+            }
+        }
+        Ok((sys::fork_into(0)?, false))
     }
 
     /// Collects output until the command ends (`Some`) or the deadline passes (`None`).
@@ -171,10 +184,8 @@ impl Jail {
             if written {
                 open = read_some(output, kept)?;
             }
-            if ended {
-                if let Some(status) = self.reap(command)? {
-                    return Ok(Some(status));
-                }
+            if ended && let Some(status) = self.reap(command)? {
+                return Ok(Some(status));
             }
         }
     }
@@ -227,8 +238,8 @@ impl Jail {
     }
 
     /// Turns this process into the command. Returns only what went wrong.
-    fn become_command(&self, order: &Order, output: &OwnedFd) -> Failed {
-        match self.try_become_command(order, output) {
+    fn become_command(&self, order: &Order, output: &OwnedFd, inside: bool) -> Failed {
+        match self.try_become_command(order, output, inside) {
             Ok(never) => match never {},
             Err(failed) => failed,
         }
@@ -238,13 +249,18 @@ impl Jail {
         &self,
         order: &Order,
         output: &OwnedFd,
+        inside: bool,
     ) -> Result<std::convert::Infallible, Failed> {
         let setup = |error: io::Error| Failed::Setup(error.to_string());
         nix::unistd::setsid().map_err(|error| setup(error.into()))?;
-        for door in &self.entrance.doors {
+        let outer_door = self.entrance.birthplace.iter().map(|(_, door)| door);
+        let outer_door = outer_door.filter(|_| !inside);
+        for door in self.entrance.doors.iter().chain(outer_door) {
             nix::unistd::write(door, b"0")
                 .map_err(|error| Failed::Setup(format!("enter a control group: {error}")))?;
         }
+        // So that the group's name on the host is not seen. Kernels without it show the name.
+        let _ = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWCGROUP);
         self.set_limits().map_err(setup)?;
         let script = order
             .script()
@@ -253,6 +269,9 @@ impl Jail {
         self.drop_privileges().map_err(setup)?;
         if let Some(fence) = &self.fence {
             fence.enter().map_err(setup)?;
+        }
+        if let Some(filter) = &self.filter {
+            filter.enter().map_err(setup)?;
         }
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)
             .map_err(|error| setup(error.into()))?;

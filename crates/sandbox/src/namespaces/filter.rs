@@ -103,12 +103,23 @@ const FAMILIES: &[i32] = &[
     libc::AF_NETLINK,
 ];
 
-/// Installs the filter on this process and everything it will start. Needs `NO_NEW_PRIVS`.
-pub fn install() -> io::Result<()> {
-    for program in programs()? {
-        seccompiler::apply_filter(&program).map_err(io::Error::other)?;
+/// The filter, ready to be put on each command.
+pub struct Filter(Vec<BpfProgram>);
+
+impl Filter {
+    /// Compiles the filter, and asks the kernel whether it takes filters.
+    pub fn new() -> io::Result<Filter> {
+        super::sys::prctl(libc::PR_GET_SECCOMP, 0)?;
+        programs().map(Filter)
     }
-    Ok(())
+
+    /// Puts the filter on this process and everything it will start. Needs `NO_NEW_PRIVS`.
+    pub fn enter(&self) -> io::Result<()> {
+        self.0
+            .iter()
+            .try_for_each(|program| seccompiler::apply_filter(program))
+            .map_err(io::Error::other)
+    }
 }
 
 fn programs() -> io::Result<Vec<BpfProgram>> {

@@ -26,7 +26,7 @@ use super::{
     cgroup::Groups,
     exec::Jail,
     fence::Fence,
-    filter,
+    filter::Filter,
     owners::Ids,
     serve::Served,
     setup::{self, During, Identity, Problem},
@@ -55,6 +55,7 @@ pub fn can_launch() -> bool {
 }
 
 fn launch() -> ! {
+    sys::reset_signals();
     let _ = sys::close_from(3, false);
     // SAFETY: the parent gave its end of a socket pair as the standard input, and nothing else in
     // this process has used it yet.
@@ -116,11 +117,8 @@ fn watch(
 ) -> Result<(), Problem> {
     let ids = Ids::choose().during(|| "read the user namespace's maps".into())?;
     let identity = ids.identity(build);
-    let mut namespaces = libc::CLONE_NEWNS
-        | libc::CLONE_NEWPID
-        | libc::CLONE_NEWIPC
-        | libc::CLONE_NEWUTS
-        | libc::CLONE_NEWCGROUP;
+    let mut namespaces =
+        libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     if !identity.privileged {
         namespaces |= libc::CLONE_NEWUSER;
     }
@@ -221,7 +219,11 @@ fn prepare(
     }
     facts.memory = groups.memory.clone();
     facts.processes = groups.processes.clone();
-    facts.seccomp = filter::install().map_err(|error| error.to_string());
+    let (filter, seccomp) = match Filter::new() {
+        Ok(filter) => (Some(filter), Ok(())),
+        Err(error) => (None, Err(error.to_string())),
+    };
+    facts.seccomp = seccomp;
     let (fence, landlock) = match Fence::new(&inside.area.writable) {
         Ok(fence) => {
             let version = fence.version;
@@ -234,6 +236,7 @@ fn prepare(
         entrance,
         build.limits.clone(),
         fence,
+        filter,
         groups.memory.is_err(),
         (inside.uid, inside.gid),
     )

@@ -31,7 +31,7 @@ use std::{
     collections::BTreeMap,
     io,
     os::unix::{ffi::OsStrExt, net::UnixStream, process::CommandExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Stdio},
     sync::{
         Once, OnceLock,
@@ -216,22 +216,25 @@ fn describe(
         }
     };
     let WorkTree { start, path } = &spec.work_tree;
+    let bytes = |path: &Path| Bytes(path.as_os_str().as_bytes().to_vec());
+    let root_work_tree = match (&spec.root, start) {
+        (Root::Directory(root), None) => {
+            Some(root.join(path.trim_start_matches('/'))).filter(|inner| inner.is_dir())
+        }
+        _ => None,
+    };
     let build = Build {
         parent,
         name,
         label: spec.label.clone(),
         root,
-        work_start: start
-            .as_ref()
-            .map(|path| Bytes(path.as_os_str().as_bytes().to_vec())),
+        work_start: start.as_deref().map(bytes),
+        root_work_tree: root_work_tree.as_deref().map(bytes),
         work_path: path.clone(),
         mounts: spec
             .mounts
             .iter()
-            .map(|mount| {
-                let source = Bytes(mount.source.as_os_str().as_bytes().to_vec());
-                (source, mount.target.clone())
-            })
+            .map(|mount| (bytes(&mount.source), mount.target.clone()))
             .collect(),
         files: spec.files.iter().map(file_head).collect(),
         home: spec.environment.get("HOME").cloned(),

@@ -70,9 +70,7 @@ impl Ids {
             host_gid,
             launcher_uid: self.launcher.0,
             launcher_gid: self.launcher.1,
-            owners: self
-                .own
-                .and_then(|own| map_owners(build, own).ok().flatten()),
+            owners: self.own.map_or(vec![], |own| map_owners(build, own)),
         }
     }
 
@@ -133,18 +131,25 @@ fn pick(map: &str, process: u32) -> Option<u32> {
         .and_then(|id| u32::try_from(id).ok())
 }
 
-/// A user namespace whose only use is its maps: they say how mounts show owners.
-fn map_owners(build: &Build, own: (u32, u32)) -> io::Result<Option<OwnedFd>> {
-    let start = build
+/// One user namespace for each owner of the start and the mounts. Owners for whom none can be made
+/// are left out; what is theirs is then copied, or read as far as its modes allow.
+fn map_owners(build: &Build, own: (u32, u32)) -> Vec<((u32, u32), OwnedFd)> {
+    let sources = build
         .work_start
         .iter()
+        .chain(&build.root_work_tree)
         .chain(build.mounts.iter().map(|(source, _)| source));
-    let Some(owner) = start
+    let owners: std::collections::BTreeSet<_> = sources
         .filter_map(|source| owner_of(Path::new(OsStr::from_bytes(source))))
-        .next()
-    else {
-        return Ok(None);
-    };
+        .collect();
+    owners
+        .into_iter()
+        .filter_map(|owner| Some((owner, map_owner(owner, own).ok()?)))
+        .collect()
+}
+
+/// A user namespace whose only use is its maps: they say how mounts show an owner.
+fn map_owner(owner: (u32, u32), own: (u32, u32)) -> io::Result<OwnedFd> {
     let (mut hold, mut hold_inner) = std::os::unix::net::UnixStream::pair()?;
     let child = sys::fork_into(libc::CLONE_NEWUSER)?;
     if child == 0 {
@@ -165,7 +170,7 @@ fn map_owners(build: &Build, own: (u32, u32)) -> io::Result<Option<OwnedFd>> {
     let child = Pid::from_raw(child);
     let _ = kill(child, Signal::SIGKILL);
     let _ = waitpid(child, None);
-    Ok(Some(result?.into()))
+    Ok(result?.into())
 }
 
 #[cfg(test)]

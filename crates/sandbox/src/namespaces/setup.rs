@@ -337,8 +337,8 @@ fn populate(
     let scratch = scratch(build.limits.disk_bytes.saturating_add(extra)).during(making)?;
     attach_to_path(scratch.as_fd(), SCRATCH).during(making)?;
     let scratch = open_directory(SCRATCH).during(making)?;
-    let shm = make_owned(scratch.as_fd(), c"shm", 0o1777, owner)
-        .during(|| "make /dev/shm".into())?;
+    let shm =
+        make_owned(scratch.as_fd(), c"shm", 0o1777, owner).during(|| "make /dev/shm".into())?;
     let work = work_tree::lay(
         &mut start,
         scratch.as_fd(),
@@ -483,10 +483,7 @@ fn make_devices(
 
 /// A process file system of the new PID namespace, read-only as a whole: nothing in it needs to be
 /// written, and much of it belongs to the machine.
-fn make_proc(
-    root: BorrowedFd<'_>,
-    devices: &[(&'static str, OwnedFd)],
-) -> Result<(), Problem> {
+fn make_proc(root: BorrowedFd<'_>, devices: &[(&'static str, OwnedFd)]) -> Result<(), Problem> {
     let proc = sys::new_filesystem(c"proc", &[], VIEW | libc::MOUNT_ATTR_NOEXEC)
         .during(|| "mount a fresh /proc".into())?;
     place(root, Path::new("proc"), true, proc.as_fd()).during(|| "mount a fresh /proc".into())?;

@@ -213,6 +213,27 @@ pub fn fork_into(namespaces: libc::c_int) -> io::Result<libc::pid_t> {
     Ok(pid as libc::pid_t)
 }
 
+/// `fork` whose child is born in a version 2 control group; returns 0 in the child. Only for a
+/// process with a single thread.
+pub fn fork_into_group(group: BorrowedFd<'_>) -> io::Result<libc::pid_t> {
+    // The constant of `libc` has a type that is too small for it.
+    const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+    // SAFETY: `clone_args` is plain data for which zero is valid.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = CLONE_INTO_CGROUP;
+    arguments.exit_signal = libc::SIGCHLD as u64;
+    arguments.cgroup = group.as_raw_fd() as u64;
+    // SAFETY: as for `fork_into`; the arguments live for the duration of the call.
+    let pid = check(unsafe {
+        libc::syscall(
+            libc::SYS_clone3,
+            &raw mut arguments,
+            size_of::<libc::clone_args>(),
+        )
+    })?;
+    Ok(pid as libc::pid_t)
+}
+
 /// A descriptor that becomes readable when the process has ended.
 pub fn pidfd(pid: libc::pid_t) -> io::Result<OwnedFd> {
     // SAFETY: plain integers.
@@ -293,6 +314,7 @@ pub mod capability {
     pub const KILL: u32 = 5;
     pub const SETGID: u32 = 6;
     pub const SETUID: u32 = 7;
+    pub const SYS_ADMIN: u32 = 21;
 }
 
 /// Reduces the permitted and effective capabilities to `keep` and clears the inheritable ones.
@@ -401,6 +423,27 @@ pub fn raise_loopback() -> io::Result<()> {
     // SAFETY: the request lives for the duration of the call and has the layout SIOCSIFFLAGS takes.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut request) }.into())?;
     Ok(())
+}
+
+/// Gives every signal its default again; what was ignored would be inherited by every command.
+pub fn reset_signals() {
+    const N_SIGNALS: libc::c_int = 64;
+    const SET_BYTES: usize = 8;
+    // The kernel's own layout: a null handler is the default, no flags, an empty mask.
+    let defaults = [0u64; 4];
+    for signal in (1..=N_SIGNALS).filter(|signal| *signal != libc::SIGPIPE) {
+        // SAFETY: `defaults` is as large as the kernel's structure and outlives the call. The two
+        // signals that cannot be set are refused, which changes nothing.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                defaults.as_ptr(),
+                std::ptr::null::<libc::c_void>(),
+                SET_BYTES,
+            )
+        };
+    }
 }
 
 /// Ends the process at once, without running anything that the parent may also run.

@@ -92,6 +92,8 @@ pub struct Build {
     /// `None` is the host's system directories.
     pub root: Option<Bytes>,
     pub work_start: Option<Bytes>,
+    /// Where the given root holds the work tree, if it does and no start is given.
+    pub root_work_tree: Option<Bytes>,
     pub work_path: String,
     pub mounts: Vec<(Bytes, String)>,
     pub files: Vec<FileHead>,

@@ -66,14 +66,9 @@ impl Start {
             .or_else(|_| sys::clone_mount(libc::AT_FDCWD, &c_path, true))
             .during(opening)?;
         let read_only = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
-        let kind = match &identity.owners {
+        let kind = match identity.mapping_of(path) {
             Some(owners) => {
-                match sys::set_mount_attributes(
-                    mount.as_fd(),
-                    read_only,
-                    Some(owners.as_fd()),
-                    false,
-                ) {
+                match sys::set_mount_attributes(mount.as_fd(), read_only, Some(owners), false) {
                     Ok(()) => WorkTreeKind::Overlay,
                     Err(error) => WorkTreeKind::Copy(format!(
                         "the start's file system cannot map owners: {error}"
@@ -111,13 +106,12 @@ impl Start {
     }
 }
 
-/// Makes the work tree from its start. `staging` is the path of the parts, below which the writable
-/// file system is mounted as `scratch`.
+/// Makes the work tree from its start, in the writable file system `scratch`, which is mounted at
+/// `scratch_path`.
 pub fn lay(
     start: &mut Option<Start>,
-    root: BorrowedFd<'_>,
     scratch: BorrowedFd<'_>,
-    staging: &Path,
+    scratch_path: &Path,
     owner: (u32, u32),
     privileged: bool,
 ) -> Result<Laid, Problem> {
@@ -138,7 +132,7 @@ pub fn lay(
         });
     };
     if start.kind == WorkTreeKind::Overlay {
-        match lay_overlay(start, root, scratch, staging, owner, privileged) {
+        match lay_overlay(start, scratch, scratch_path, owner, privileged) {
             Ok(laid) => return Ok(laid),
             Err(error) => {
                 start.bytes = size_of_tree(&start.path);
@@ -151,23 +145,18 @@ pub fn lay(
 
 fn lay_overlay(
     start: &Start,
-    root: BorrowedFd<'_>,
     scratch: BorrowedFd<'_>,
-    staging: &Path,
+    scratch_path: &Path,
     owner: (u32, u32),
     privileged: bool,
 ) -> io::Result<Laid> {
     let upper = make_directory(scratch, c"upper", start.mode, owner)?;
     make_directory(scratch, c"overlay", 0o755, owner)?;
-    let parts = staging.file_name().unwrap_or_default();
-    let lower = files::make_directories(root, &Path::new(parts).join("lower"))?;
+    let lower = make_directory(scratch, c"lower", 0o700, owner)?;
     sys::attach_mount(start.mount.as_fd(), lower.as_fd())?;
-    let option = |part: &str| sys::c_path(staging.join(part));
-    let (lower_path, upper_path, inner_path) = (
-        option("lower")?,
-        option("scratch/upper")?,
-        option("scratch/overlay")?,
-    );
+    let option = |part: &str| sys::c_path(scratch_path.join(part));
+    let (lower_path, upper_path, inner_path) =
+        (option("lower")?, option("upper")?, option("overlay")?);
     let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
     let mut options = vec![
         (c"source", Some(c"overlay")),
@@ -334,25 +323,6 @@ fn chown_at(parent: BorrowedFd<'_>, name: &CStr, owner: (u32, u32)) -> io::Resul
         nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW,
     )?;
     Ok(())
-}
-
-/// Takes the parts away again; what was mounted on them lives on in open descriptors.
-pub fn remove_parts(root: BorrowedFd<'_>, parts: &Path) -> io::Result<()> {
-    nix::unistd::fchdir(root)?;
-    for part in ["lower", "scratch"] {
-        let path = parts.join(part);
-        if path.symlink_metadata().is_err() {
-            continue;
-        }
-        let flags = nix::mount::MntFlags::MNT_DETACH | nix::mount::MntFlags::UMOUNT_NOFOLLOW;
-        match nix::mount::umount2(&path, flags) {
-            // Nothing was mounted there.
-            Ok(()) | Err(nix::errno::Errno::EINVAL) => {}
-            Err(error) => return Err(error.into()),
-        }
-        fs::remove_dir(&path)?;
-    }
-    fs::remove_dir(parts)
 }
 
 /// The first of some entries that does not belong to this user.

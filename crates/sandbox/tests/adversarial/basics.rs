@@ -104,17 +104,33 @@ fn an_unmet_demand_refuses_to_start() {
     assert_alive(&mut *start(&spec));
     spec.root = temper_sandbox::Root::Image("debian".into());
     let refusal = backend().start(&spec).map(drop);
-    assert!(matches!(refusal, Err(SandboxError::Unsupported { .. })), "{refusal:?}");
+    assert!(
+        matches!(refusal, Err(SandboxError::Unsupported { .. })),
+        "{refusal:?}"
+    );
 }
 
 #[test]
 fn a_program_that_is_no_launcher_is_an_error_and_not_a_hang() {
     let refusal = Namespaces::new().start(&spec(None)).map(drop);
-    assert!(matches!(refusal, Err(SandboxError::Unavailable { .. })), "{refusal:?}");
-    let refusal = Namespaces::with_launcher("/bin/true").start(&spec(None)).map(drop);
-    assert!(matches!(refusal, Err(SandboxError::Start(_))), "{refusal:?}");
-    let refusal = Namespaces::with_launcher("/nonexistent").start(&spec(None)).map(drop);
-    assert!(matches!(refusal, Err(SandboxError::Start(_))), "{refusal:?}");
+    assert!(
+        matches!(refusal, Err(SandboxError::Unavailable { .. })),
+        "{refusal:?}"
+    );
+    let refusal = Namespaces::with_launcher("/bin/true")
+        .start(&spec(None))
+        .map(drop);
+    assert!(
+        matches!(refusal, Err(SandboxError::Start(_))),
+        "{refusal:?}"
+    );
+    let refusal = Namespaces::with_launcher("/nonexistent")
+        .start(&spec(None))
+        .map(drop);
+    assert!(
+        matches!(refusal, Err(SandboxError::Start(_))),
+        "{refusal:?}"
+    );
 }
 
 #[test]
@@ -142,12 +158,24 @@ fn mounts_appear_at_any_path_and_are_read_only() {
     }
     let mut sandbox = start(&spec);
     for target in targets {
-        assert_eq!(output(&mut *sandbox, &format!("cat {target}/bin/data")), "mounted\n");
+        assert_eq!(
+            output(&mut *sandbox, &format!("cat {target}/bin/data")),
+            "mounted\n"
+        );
         let written = run(&mut *sandbox, &format!("echo x > {target}/bin/data"));
         assert_eq!(written.status, ExitStatus::Exited(1), "{target}");
     }
-    assert_eq!(output(&mut *sandbox, "ls /usr/local/bin >/dev/null; ls /usr/bin/env"), "/usr/bin/env\n");
-    assert_eq!(std::fs::read(source.path().join("bin/data")).unwrap(), b"mounted\n");
+    assert_eq!(
+        output(
+            &mut *sandbox,
+            "ls /usr/local/bin >/dev/null; ls /usr/bin/env"
+        ),
+        "/usr/bin/env\n"
+    );
+    assert_eq!(
+        std::fs::read(source.path().join("bin/data")).unwrap(),
+        b"mounted\n"
+    );
 }
 
 #[test]
@@ -163,7 +191,10 @@ fn a_mount_target_behind_a_link_is_refused() {
             target: target.into(),
         });
         let refusal = backend().start(&spec).map(drop);
-        assert!(matches!(refusal, Err(SandboxError::Start(_))), "{target}: {refusal:?}");
+        assert!(
+            matches!(refusal, Err(SandboxError::Start(_))),
+            "{target}: {refusal:?}"
+        );
     }
 }
 
@@ -192,7 +223,10 @@ fn build_tools_and_interpreters_work() {
              print(os.getcwd(), os.path.expanduser('~'), tempfile.gettempdir(), socket.gethostname())\n\
              END",
         );
-        assert_eq!(text, "[1, 4, 9]\nthread\nsub\n/testbed /home/agent /tmp sandbox\n");
+        assert_eq!(
+            text,
+            "[1, 4, 9]\nthread\nsub\n/testbed /home/agent /tmp sandbox\n"
+        );
     });
 }
 
@@ -206,7 +240,10 @@ fn a_command_that_cannot_run_is_an_execution_that_says_so() {
         let text = String::from_utf8(execution.output).unwrap();
         assert!(text.contains("/missing"), "{text}");
         // Longer than the kernel takes as one argument.
-        let long = format!("cat > big <<'END'\n{}\nEND\nwc -c < big", "x".repeat(300_000));
+        let long = format!(
+            "cat > big <<'END'\n{}\nEND\nwc -c < big",
+            "x".repeat(300_000)
+        );
         assert_eq!(output(sandbox, &long), "300001\n");
         assert_eq!(run(sandbox, "echo a\0b").status, ExitStatus::Exited(127));
         assert_alive(sandbox);
@@ -222,7 +259,11 @@ fn a_directory_can_be_the_root() {
     for directory in ["usr", "testbed", "proc", "etc", "data"] {
         std::fs::create_dir(root.path().join(directory)).unwrap();
     }
-    for (link, to) in [("bin", "usr/bin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")] {
+    for (link, to) in [
+        ("bin", "usr/bin"),
+        ("lib", "usr/lib"),
+        ("lib64", "usr/lib64"),
+    ] {
         std::os::unix::fs::symlink(to, root.path().join(link)).unwrap();
     }
     std::fs::write(root.path().join("testbed/in-image"), "image\n").unwrap();
@@ -234,10 +275,19 @@ fn a_directory_can_be_the_root() {
         target: "/usr".into(),
     });
     let mut sandbox = start(&spec);
-    let text = output(&mut *sandbox, "cat in-image /etc/marker; echo y > in-image; ls -d /data");
+    let text = output(
+        &mut *sandbox,
+        "cat in-image /etc/marker; echo y > in-image; ls -d /data",
+    );
     assert_eq!(text, "image\nimage\n/data\n");
-    assert_eq!(run(&mut *sandbox, "echo x > /etc/marker").status, ExitStatus::Exited(1));
+    assert_eq!(
+        run(&mut *sandbox, "echo x > /etc/marker").status,
+        ExitStatus::Exited(1)
+    );
     let changes = sandbox.changes().unwrap();
     assert_eq!(changes.len(), 1);
-    assert_eq!(std::fs::read(root.path().join("testbed/in-image")).unwrap(), b"image\n");
+    assert_eq!(
+        std::fs::read(root.path().join("testbed/in-image")).unwrap(),
+        b"image\n"
+    );
 }

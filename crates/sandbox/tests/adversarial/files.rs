@@ -29,7 +29,10 @@ fn links_are_collected_as_links_and_never_followed() {
          ln -s /proc/self/environ env; ln kept hard; ln -s . loop; mkfifo pipe; \
          /usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"socket\")'",
     );
-    assert_eq!(run(&mut *sandbox, "ln /etc/passwd hard-passwd").status, ExitStatus::Exited(1));
+    assert_eq!(
+        run(&mut *sandbox, "ln /etc/passwd hard-passwd").status,
+        ExitStatus::Exited(1)
+    );
     let changes = sandbox.changes().unwrap();
     let link = |target: &str| {
         Some(Entry::Symlink {
@@ -46,8 +49,19 @@ fn links_are_collected_as_links_and_never_followed() {
         (path("stolen"), link("/etc/passwd")),
     ];
     assert_eq!(changes, expected.into());
-    for stolen in ["/testbed/stolen", "/testbed/dir/hostname", "/testbed/env", "/testbed/pipe", "/testbed/loop/kept", "/testbed"] {
-        assert_eq!(sandbox.read_file(stolen, 1 << 20).unwrap(), None, "{stolen}");
+    for stolen in [
+        "/testbed/stolen",
+        "/testbed/dir/hostname",
+        "/testbed/env",
+        "/testbed/pipe",
+        "/testbed/loop/kept",
+        "/testbed",
+    ] {
+        assert_eq!(
+            sandbox.read_file(stolen, 1 << 20).unwrap(),
+            None,
+            "{stolen}"
+        );
     }
     // Writing replaces a link and does not go through it.
     let injected = |path: &str| InjectedFile {
@@ -55,11 +69,35 @@ fn links_are_collected_as_links_and_never_followed() {
         content: "ours\n".into(),
         executable: false,
     };
-    sandbox.write_files(&[injected("/testbed/stolen"), injected("/testbed/pipe")]).unwrap();
-    assert_eq!(output(&mut *sandbox, "cat stolen pipe; grep -c ours /etc/passwd; true"), "ours\nours\n0\n");
-    for through in ["/testbed/dir/hostname", "/testbed/loop/x", "/usr/bin/ls", "/proc/x", "relative", "/testbed/../etc/x"] {
+    sandbox
+        .write_files(&[injected("/testbed/stolen"), injected("/testbed/pipe")])
+        .unwrap();
+    assert_eq!(
+        output(
+            &mut *sandbox,
+            "cat stolen pipe; grep -c ours /etc/passwd; true"
+        ),
+        "ours\nours\n0\n"
+    );
+    for through in [
+        "/testbed/dir/hostname",
+        "/testbed/loop/x",
+        "/usr/bin/ls",
+        "/proc/x",
+        "relative",
+        "/testbed/../etc/x",
+    ] {
         let refusal = sandbox.write_files(&[injected(through)]);
-        assert!(matches!(refusal, Err(SandboxError::File { operation: "write", .. })), "{through}: {refusal:?}");
+        assert!(
+            matches!(
+                refusal,
+                Err(SandboxError::File {
+                    operation: "write",
+                    ..
+                })
+            ),
+            "{through}: {refusal:?}"
+        );
     }
     assert_alive(&mut *sandbox);
 }
@@ -77,11 +115,20 @@ fn nothing_outside_can_be_changed_through_the_start() {
     std::fs::hard_link(&target, start_tree.path().join("same")).unwrap();
     let before = target.metadata().unwrap();
     let mut sandbox = start(&spec(Some(start_tree.path())));
-    run(&mut *sandbox, "echo bad > out; echo bad >> same; chmod 777 same; touch -d 2001-01-01 same; rm -f same out");
+    run(
+        &mut *sandbox,
+        "echo bad > out; echo bad >> same; chmod 777 same; touch -d 2001-01-01 same; rm -f same out",
+    );
     let after = target.metadata().unwrap();
     assert_eq!(std::fs::read(&target).unwrap(), b"safe");
-    assert_eq!((before.mode(), before.mtime(), before.nlink()), (after.mode(), after.mtime(), after.nlink()));
-    assert_eq!(sandbox.changes().unwrap(), [(path("out"), None), (path("same"), None)].into());
+    assert_eq!(
+        (before.mode(), before.mtime(), before.nlink()),
+        (after.mode(), after.mtime(), after.nlink())
+    );
+    assert_eq!(
+        sandbox.changes().unwrap(),
+        [(path("out"), None), (path("same"), None)].into()
+    );
 }
 
 #[test]
@@ -90,7 +137,17 @@ fn every_kind_of_change_is_told_and_nothing_else() {
         return;
     }
     let start_tree = tempfile::tempdir().unwrap();
-    for name in ["touched", "rewritten", "moved/a", "moved/b", "replaced/old", "emptied/x", "mode", ".git/HEAD", "sub/deep/file"] {
+    for name in [
+        "touched",
+        "rewritten",
+        "moved/a",
+        "moved/b",
+        "replaced/old",
+        "emptied/x",
+        "mode",
+        ".git/HEAD",
+        "sub/deep/file",
+    ] {
         let at = start_tree.path().join(name);
         std::fs::create_dir_all(at.parent().unwrap()).unwrap();
         std::fs::write(at, format!("{name}\n")).unwrap();
@@ -107,7 +164,13 @@ fn every_kind_of_change_is_told_and_nothing_else() {
     let file = |content: &[u8]| Some(Entry::file(content));
     let expected = [
         (path("emptied/x"), None),
-        (path("mode"), Some(Entry::File { content: b"mode\n".into(), executable: true })),
+        (
+            path("mode"),
+            Some(Entry::File {
+                content: b"mode\n".into(),
+                executable: true,
+            }),
+        ),
         (path("moved/a"), None),
         (path("moved/b"), None),
         (path("renamed/a"), file(b"moved/a\n")),
@@ -116,7 +179,10 @@ fn every_kind_of_change_is_told_and_nothing_else() {
         (path("replaced/old"), None),
         (path("sub/.git/z"), file(b"y\n")),
         (path("sub/deep/file"), file(b"sub/deep/file\nx\n")),
-        (TreePath::new(b"odd\xffname".to_vec()).unwrap(), file(b"bytes\xff")),
+        (
+            TreePath::new(b"odd\xffname".to_vec()).unwrap(),
+            file(b"bytes\xff"),
+        ),
     ];
     assert_eq!(sandbox.changes().unwrap(), expected.into());
 }
@@ -127,7 +193,16 @@ fn collecting_is_bounded() {
         // Sparse files hold more than the disk limit without taking any of it.
         output(sandbox, "truncate -s 30M a; truncate -s 30M b");
         let refusal = sandbox.changes();
-        assert!(matches!(refusal, Err(SandboxError::File { operation: "collect", .. })), "{refusal:?}");
+        assert!(
+            matches!(
+                refusal,
+                Err(SandboxError::File {
+                    operation: "collect",
+                    ..
+                })
+            ),
+            "{refusal:?}"
+        );
         output(sandbox, "rm a b");
         // Deeper than any path can name.
         output(
@@ -139,7 +214,16 @@ fn collecting_is_bounded() {
         let changes = sandbox.changes().unwrap();
         assert_eq!(changes.len(), 1, "{:?}", changes.keys());
         let refusal = sandbox.read_file("/testbed/top", 1);
-        assert!(matches!(refusal, Err(SandboxError::File { operation: "read", .. })), "{refusal:?}");
+        assert!(
+            matches!(
+                refusal,
+                Err(SandboxError::File {
+                    operation: "read",
+                    ..
+                })
+            ),
+            "{refusal:?}"
+        );
         assert_alive(sandbox);
     });
 }
@@ -150,7 +234,12 @@ fn injected_files_cannot_be_changed_by_commands() {
         return;
     }
     let mut spec = spec(None);
-    for path in ["/opt/temper/bin/tool", "/verifier/run.sh", "/usr/local/bin/ours", "/etc/extra"] {
+    for path in [
+        "/opt/temper/bin/tool",
+        "/verifier/run.sh",
+        "/usr/local/bin/ours",
+        "/etc/extra",
+    ] {
         spec.files.push(InjectedFile {
             path: path.into(),
             content: "#!/bin/sh\necho ours\n".into(),
@@ -169,7 +258,11 @@ fn injected_files_cannot_be_changed_by_commands() {
             format!("ln {at} /tmp/hard"),
             format!("touch $(dirname {at})/new"),
         ] {
-            assert_ne!(run(&mut *sandbox, &attack).status, ExitStatus::Exited(0), "{attack}");
+            assert_ne!(
+                run(&mut *sandbox, &attack).status,
+                ExitStatus::Exited(0),
+                "{attack}"
+            );
         }
         assert_eq!(output(&mut *sandbox, at), "ours\n");
     }
@@ -181,7 +274,10 @@ fn injected_files_cannot_be_changed_by_commands() {
     };
     sandbox.write_files(&[late]).unwrap();
     assert_eq!(output(&mut *sandbox, "cat /grading/hidden"), "later\n");
-    assert_eq!(run(&mut *sandbox, "echo x > /grading/hidden").status, ExitStatus::Exited(1));
+    assert_eq!(
+        run(&mut *sandbox, "echo x > /grading/hidden").status,
+        ExitStatus::Exited(1)
+    );
 }
 
 #[test]
@@ -203,7 +299,10 @@ fn a_start_of_another_owner_still_works() {
         }
     }
     let mut sandbox = start(&spec(Some(start_tree.path())));
-    let text = output(&mut *sandbox, "cat private closed/in; echo 3 >> private; echo 4 > closed/new; stat -c %U private");
+    let text = output(
+        &mut *sandbox,
+        "cat private closed/in; echo 3 >> private; echo 4 > closed/new; stat -c %U private",
+    );
     assert_eq!(text, "1\n2\nagent\n");
     assert_eq!(sandbox.changes().unwrap().len(), 2);
 }

@@ -18,7 +18,10 @@ fn n_processes(text: &str) -> usize {
         .unwrap()
         .flatten()
         .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
-        .filter(|line| line.split(|byte| *byte == 0).any(|word| word == text.as_bytes()))
+        .filter(|line| {
+            line.split(|byte| *byte == 0)
+                .any(|word| word == text.as_bytes())
+        })
         .count()
 }
 
@@ -35,7 +38,12 @@ fn groups(owner: u32) -> Vec<String> {
         }
     }
     let mut found = vec![];
-    walk(Path::new("/sys/fs/cgroup"), &format!("-{owner}-"), 5, &mut found);
+    walk(
+        Path::new("/sys/fs/cgroup"),
+        &format!("-{owner}-"),
+        5,
+        &mut found,
+    );
     found
 }
 
@@ -71,8 +79,9 @@ fn nothing_is_left_after_two_hundred_sandboxes() {
                 for round in 0..50 {
                     let mut sandbox = backend.start(&spec(Some(start_tree.path()))).unwrap();
                     let command = format!("setsid sleep {nap} & echo {thread}.{round} > a; cat a");
-                    let execution =
-                        sandbox.exec(&Command::bash(command, Duration::from_secs(20))).unwrap();
+                    let execution = sandbox
+                        .exec(&Command::bash(command, Duration::from_secs(20)))
+                        .unwrap();
                     assert_eq!(execution.status, ExitStatus::Exited(0));
                     assert_eq!(execution.output, format!("{thread}.{round}\n").as_bytes());
                     if round % 2 == 0 {
@@ -108,7 +117,10 @@ fn a_killed_parent_takes_everything_with_it() {
     for round in 0..5 {
         let nap = unique_sleep(100 + round);
         let mut parent = std::process::Command::new(program)
-            .args(["exec", &format!("setsid bash -c \"trap '' TERM HUP; sleep {nap}\" & sleep {nap}")])
+            .args([
+                "exec",
+                &format!("setsid bash -c \"trap '' TERM HUP; sleep {nap}\" & sleep {nap}"),
+            ])
             .spawn()
             .unwrap();
         wait_until("both sleep", || n_processes(&nap) == 2);
@@ -148,11 +160,17 @@ fn a_killed_launcher_takes_everything_with_it_and_is_an_error() {
         // SAFETY: signals a process that this test started.
         unsafe { libc::kill(pid, libc::SIGKILL) };
         let result = waiting.join().unwrap();
-        assert!(matches!(result, Err(temper_sandbox::SandboxError::Ended(_))), "{result:?}");
+        assert!(
+            matches!(result, Err(temper_sandbox::SandboxError::Ended(_))),
+            "{result:?}"
+        );
     });
     wait_until("nothing sleeps", || n_processes(&nap) == 0);
     let after = sandbox.exec(&Command::bash("true", Duration::from_secs(5)));
-    assert!(matches!(after, Err(temper_sandbox::SandboxError::Ended(_))), "{after:?}");
+    assert!(
+        matches!(after, Err(temper_sandbox::SandboxError::Ended(_))),
+        "{after:?}"
+    );
 }
 
 #[test]
@@ -162,5 +180,7 @@ fn a_sandbox_outlives_the_thread_that_started_it() {
     }
     let mut sandbox = std::thread::spawn(|| start(&spec(None))).join().unwrap();
     assert_alive(&mut *sandbox);
-    std::thread::spawn(move || assert_alive(&mut *sandbox)).join().unwrap();
+    std::thread::spawn(move || assert_alive(&mut *sandbox))
+        .join()
+        .unwrap();
 }

@@ -16,13 +16,23 @@ fn a_fork_bomb_stays_in_its_sandbox_and_dies() {
     if waived() {
         return;
     }
-    assert!(is_enforced(Protection::ProcessLimit), "no process limit to test");
+    assert!(
+        is_enforced(Protection::ProcessLimit),
+        "no process limit to test"
+    );
     let mut bombed = start(&spec(None));
     let mut neighbour = start(&spec(None));
     let begun = Instant::now();
     let execution = run_for(&mut *bombed, "b() { b | b & }; b; sleep 60", 1.0);
-    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
-    assert!(matches!(execution.status, ExitStatus::TimedOut | ExitStatus::Exited(_)));
+    assert!(
+        begun.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(matches!(
+        execution.status,
+        ExitStatus::TimedOut | ExitStatus::Exited(_)
+    ));
     let text = String::from_utf8_lossy(&execution.output).into_owned();
     assert!(text.contains("fork"), "the bomb met no limit: {text}");
     assert_eq!(n_strangers(&mut *bombed), 0);
@@ -58,7 +68,10 @@ fn many_processes_together_meet_the_memory_limit() {
     if !is_enforced(Protection::MemoryLimit) {
         // Without control groups the limit holds for each process, and the backend says so.
         let protections = backend().protections().unwrap();
-        assert!(matches!(protections[&Protection::MemoryLimit], Strength::PerProcess { .. }));
+        assert!(matches!(
+            protections[&Protection::MemoryLimit],
+            Strength::PerProcess { .. }
+        ));
         return;
     }
     let mut sandbox = start(&spec(None));
@@ -73,7 +86,10 @@ fn many_processes_together_meet_the_memory_limit() {
     assert_alive(&mut *sandbox);
     let usage = Box::new(sandbox).stop().unwrap();
     let peak = usage.peak_memory_bytes.unwrap();
-    assert!(peak <= small_limits().memory_bytes && peak > 64 << 20, "{peak}");
+    assert!(
+        peak <= small_limits().memory_bytes && peak > 64 << 20,
+        "{peak}"
+    );
     assert!(usage.cpu_seconds.unwrap() > 0.0);
 }
 
@@ -93,7 +109,12 @@ fn fill(sandbox: &mut dyn Sandbox, places: &str) -> u64 {
 #[test]
 fn everything_written_shares_one_disk_limit() {
     for places in [
-        "/testbed", "/tmp", "/var/tmp", "/dev/shm", "/home/agent", "/logs",
+        "/testbed",
+        "/tmp",
+        "/var/tmp",
+        "/dev/shm",
+        "/home/agent",
+        "/logs",
         "/testbed /tmp /var/tmp /dev/shm /home/agent /logs",
     ] {
         in_sandbox(|sandbox| {
@@ -110,7 +131,10 @@ fn everything_written_shares_one_disk_limit() {
              for d in / /dev /run /etc /var /opt /usr /home; do \
              (: > $d/probe) 2>/dev/null && echo wrote $d; done; true",
         );
-        assert_eq!(text, "/dev/shm\n/home/agent\n/logs\n/testbed\n/tmp\n/var/tmp\n");
+        assert_eq!(
+            text,
+            "/dev/shm\n/home/agent\n/logs\n/testbed\n/tmp\n/var/tmp\n"
+        );
     });
 }
 
@@ -146,7 +170,10 @@ fn one_file_has_a_size_limit_and_nothing_dumps_core() {
          bash -c 'kill -SEGV $$'; ls /testbed",
     );
     // The last line lists the work tree: a dump would be in it.
-    assert!(text.contains("\n1048576\n0\n") && text.ends_with("\nbig\n"), "{text}");
+    assert!(
+        text.contains("\n1048576\n0\n") && text.ends_with("\nbig\n"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -157,8 +184,15 @@ fn cpu_time_can_be_limited() {
     let mut spec = spec(None);
     spec.limits.cpu_milli_cores = Some(200);
     let mut sandbox = start(&spec);
-    run_for(&mut *sandbox, "while :; do :; done & while :; do :; done", 2.0);
+    run_for(
+        &mut *sandbox,
+        "while :; do :; done & while :; do :; done",
+        2.0,
+    );
     let usage = sandbox.stop().unwrap();
     let seconds = usage.cpu_seconds.unwrap();
-    assert!(seconds < 1.0, "{seconds} s of CPU in 2 s at a fifth of a core");
+    assert!(
+        seconds < 1.0,
+        "{seconds} s of CPU in 2 s at a fifth of a core"
+    );
 }

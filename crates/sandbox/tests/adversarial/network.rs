@@ -74,9 +74,14 @@ fn abstract_sockets_of_the_host_are_out_of_reach() {
     for network in [temper_sandbox::Network::None, temper_sandbox::Network::Host] {
         let mut spec = spec(None);
         spec.network = network;
-        spec.demand.0.remove(&temper_sandbox::Protection::NetworkIsolated);
+        spec.demand
+            .0
+            .remove(&temper_sandbox::Protection::NetworkIsolated);
         let text = output(&mut *start(&spec), &attack);
-        assert!(["ConnectionRefusedError\n", "PermissionError\n"].contains(&text.as_str()), "{text}");
+        assert!(
+            ["ConnectionRefusedError\n", "PermissionError\n"].contains(&text.as_str()),
+            "{text}"
+        );
         assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
     }
 }

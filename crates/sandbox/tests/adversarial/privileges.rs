@@ -49,10 +49,20 @@ fn no_call_makes_mounts_namespaces_or_worse() {
             assert!(line.ends_with(expected), "{line}");
         }
         for attack in [
-            "unshare -Ur true", "unshare -m true", "mount -t tmpfs none /tmp", "umount /proc",
-            "umount -l /testbed", "mount -o remount,rw /usr", "mount --bind /usr /tmp", "nsenter -t 1 -m true",
+            "unshare -Ur true",
+            "unshare -m true",
+            "mount -t tmpfs none /tmp",
+            "umount /proc",
+            "umount -l /testbed",
+            "mount -o remount,rw /usr",
+            "mount --bind /usr /tmp",
+            "nsenter -t 1 -m true",
         ] {
-            assert_ne!(run(sandbox, attack).status, temper_sandbox::ExitStatus::Exited(0), "{attack}");
+            assert_ne!(
+                run(sandbox, attack).status,
+                temper_sandbox::ExitStatus::Exited(0),
+                "{attack}"
+            );
         }
     });
 }
@@ -69,7 +79,10 @@ fn programs_with_the_set_user_id_bit_give_nothing() {
         );
         let mut lines = text.lines();
         assert_eq!(lines.next(), Some("1000"), "{text}");
-        assert!(lines.next().is_none_or(|n| n == "0"), "a mount honours set-user-id: {text}");
+        assert!(
+            lines.next().is_none_or(|n| n == "0"),
+            "a mount honours set-user-id: {text}"
+        );
     });
 }
 
@@ -96,8 +109,17 @@ fn kernel_files_cannot_be_written() {
              END",
         );
         assert_eq!(text, "");
-        for escape in ["ls /proc/1/root/", "ls /proc/1/cwd/", "cat /proc/1/root/etc/shadow", "ls /proc/self/root/work /proc/self/cwd/../work"] {
-            assert_ne!(run(sandbox, escape).status, temper_sandbox::ExitStatus::Exited(0), "{escape}");
+        for escape in [
+            "ls /proc/1/root/",
+            "ls /proc/1/cwd/",
+            "cat /proc/1/root/etc/shadow",
+            "ls /proc/self/root/work /proc/self/cwd/../work",
+        ] {
+            assert_ne!(
+                run(sandbox, escape).status,
+                temper_sandbox::ExitStatus::Exited(0),
+                "{escape}"
+            );
         }
     });
 }
@@ -106,10 +128,15 @@ fn kernel_files_cannot_be_written() {
 fn commands_are_not_root_of_the_host() {
     in_sandbox(|sandbox| {
         let text = output(sandbox, "cut -d' ' -f1-40 /proc/self/uid_map; id -G; id -u");
-        assert!(text.ends_with("1000\n1000\n") || text.contains("65534"), "{text}");
+        assert!(
+            text.ends_with("1000\n1000\n") || text.contains("65534"),
+            "{text}"
+        );
         // The host sees another user than root: a file that commands make does not belong to it.
         let protections = temper_sandbox::Backend::protections(&backend()).unwrap();
         let unprivileged = &protections[&temper_sandbox::Protection::Unprivileged];
-        assert!(matches!(unprivileged, temper_sandbox::Strength::Enforced { by } if !by.contains("id 0 ")));
+        assert!(
+            matches!(unprivileged, temper_sandbox::Strength::Enforced { by } if !by.contains("id 0 "))
+        );
     });
 }

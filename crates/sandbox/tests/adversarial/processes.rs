@@ -17,7 +17,11 @@ fn a_timeout_ends_daemons_and_keeps_the_output() {
             let execution = run_for(sandbox, &format!("echo start; {DAEMON} sleep 300"), 0.15);
             assert_eq!(execution.status, ExitStatus::TimedOut);
             assert_eq!(execution.output, b"start\n");
-            assert!(begun.elapsed() < Duration::from_secs(3), "{round}: {:?}", begun.elapsed());
+            assert!(
+                begun.elapsed() < Duration::from_secs(3),
+                "{round}: {:?}",
+                begun.elapsed()
+            );
             assert_eq!(n_strangers(sandbox), 0, "round {round}");
         }
     });
@@ -31,7 +35,11 @@ fn the_published_case_of_two_seconds() {
         assert_eq!(execution.status, ExitStatus::TimedOut);
         assert_eq!(execution.output, b"start\n");
         assert!(begun.elapsed() >= Duration::from_secs(2));
-        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < Duration::from_secs(4),
+            "{:?}",
+            begun.elapsed()
+        );
         assert_eq!(n_strangers(sandbox), 0);
     });
 }
@@ -58,7 +66,10 @@ fn commands_see_no_process_of_the_host() {
         assert_eq!(n_strangers(sandbox), 0);
         let text = output(sandbox, &format!("kill -0 {mine} 2>&1; echo $?"));
         assert!(text.ends_with("1\n"), "{text}");
-        let text = output(sandbox, "cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | sort -u");
+        let text = output(
+            sandbox,
+            "cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | sort -u",
+        );
         assert!(!text.contains("adversarial"), "{text}");
     });
 }
@@ -149,7 +160,10 @@ fn commands_find_no_descriptor_but_their_streams() {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3, "{text}");
         assert_eq!(lines[0], "0 /dev/null");
-        assert!(lines[1].starts_with("1 pipe:") && lines[2].starts_with("2 pipe:"), "{text}");
+        assert!(
+            lines[1].starts_with("1 pipe:") && lines[2].starts_with("2 pipe:"),
+            "{text}"
+        );
         let text = output(
             sandbox,
             "grep -E '^(Cap(Inh|Prm|Eff|Bnd|Amb)|NoNewPrivs|Seccomp):' /proc/self/status | tr '\\t' ' '",
@@ -158,7 +172,10 @@ fn commands_find_no_descriptor_but_their_streams() {
                         CapBnd: 0000000000000000\nCapAmb: 0000000000000000\nNoNewPrivs: 1\nSeccomp: 2\n";
         assert_eq!(text, expected);
         // Signals start from their defaults.
-        let text = output(sandbox, "grep -E '^Sig(Blk|Ign):' /proc/self/status | tr '\\t' ' '");
+        let text = output(
+            sandbox,
+            "grep -E '^Sig(Blk|Ign):' /proc/self/status | tr '\\t' ' '",
+        );
         assert_eq!(text, "SigBlk: 0000000000000000\nSigIgn: 0000000000000000\n");
     });
 }

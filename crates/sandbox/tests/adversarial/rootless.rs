@@ -14,7 +14,9 @@ fn as_user(arguments: &[&str]) -> (bool, String) {
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     let mut command = if is_root() {
         let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(&program);
+        command
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+            .arg(&program);
         command
     } else {
         Command::new(&program)
@@ -44,9 +46,16 @@ fn a_user_without_privileges_gets_what_is_demanded() {
     assert!(success, "{text}");
     let protections: serde_json::Value = serde_json::from_str(&text).unwrap();
     for name in [
-        "host-files-hidden", "read-only-root", "processes-isolated", "network-isolated",
-        "syscall-filter", "disk-limit", "whole-tree-killed", "environment-scrubbed",
-        "unprivileged", "process-limit",
+        "host-files-hidden",
+        "read-only-root",
+        "processes-isolated",
+        "network-isolated",
+        "syscall-filter",
+        "disk-limit",
+        "whole-tree-killed",
+        "environment-scrubbed",
+        "unprivileged",
+        "process-limit",
     ] {
         assert_eq!(protections[name]["strength"], "enforced", "{name}: {text}");
     }
@@ -67,7 +76,10 @@ fn the_process_limit_of_users_is_their_sandbox_own() {
         "for i in $(seq 600); do sleep 20 & done; ls -d /proc/[0-9]* | wc -l",
     ]);
     assert!(text.contains("fork"), "no limit was met: {success} {text}");
-    let (success, text) = as_user(&["exec", "for i in $(seq 300); do sleep 5 & done; echo enough"]);
+    let (success, text) = as_user(&[
+        "exec",
+        "for i in $(seq 300); do sleep 5 & done; echo enough",
+    ]);
     assert!(success && text.contains("enough"), "{text}");
 }
 

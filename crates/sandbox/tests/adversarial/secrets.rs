@@ -30,13 +30,20 @@ fn the_host_environment_and_home_are_out_of_reach() {
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&result.stdout);
-    assert!(result.status.success(), "{text}{}", String::from_utf8_lossy(&result.stderr));
+    assert!(
+        result.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&result.stderr)
+    );
     assert!(text.contains("PATH="), "the search did not run: {text}");
     assert!(!text.contains(SECRET), "{text}");
     assert!(!text.contains("PLANTED_SECRET"), "{text}");
     let home = std::env::var("HOME").unwrap_or_else(|_| "/root".into());
     if home != "/home/agent" {
-        assert!(text.contains("cannot access '/root'") || !text.contains(".bashrc"), "{text}");
+        assert!(
+            text.contains("cannot access '/root'") || !text.contains(".bashrc"),
+            "{text}"
+        );
     }
 }
 
@@ -46,29 +53,54 @@ fn the_root_holds_nothing_but_system_directories() {
         let text = output(sandbox, "ls -A /");
         let known = [
             "bin", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "logs", "nix", "proc",
-            "sbin",
-            "testbed", "tmp", "usr", "var",
+            "sbin", "testbed", "tmp", "usr", "var",
         ];
         for name in text.lines() {
             assert!(known.contains(&name), "/{name} is visible");
         }
         let text = output(sandbox, "ls -A /etc");
-        for name in ["shadow", "ssh", "sudoers", "machine-id", "fstab", "gshadow", "gitconfig"] {
-            assert!(!text.lines().any(|line| line == name), "/etc/{name} is visible");
+        for name in [
+            "shadow",
+            "ssh",
+            "sudoers",
+            "machine-id",
+            "fstab",
+            "gshadow",
+            "gitconfig",
+        ] {
+            assert!(
+                !text.lines().any(|line| line == name),
+                "/etc/{name} is visible"
+            );
         }
-        assert_eq!(output(sandbox, "ls -A /home/agent /var /dev/shm /tmp"), "/dev/shm:\n\n/home/agent:\n\n/tmp:\n\n/var:\ntmp\n");
-        assert_eq!(output(sandbox, "ls /sys 2>/dev/null; cat /proc/cmdline /proc/keys /proc/kallsyms"), "");
-        assert_eq!(output(sandbox, "hostname; cat /etc/hostname"), "sandbox\nsandbox\n");
+        assert_eq!(
+            output(sandbox, "ls -A /home/agent /var /dev/shm /tmp"),
+            "/dev/shm:\n\n/home/agent:\n\n/tmp:\n\n/var:\ntmp\n"
+        );
+        assert_eq!(
+            output(
+                sandbox,
+                "ls /sys 2>/dev/null; cat /proc/cmdline /proc/keys /proc/kallsyms"
+            ),
+            ""
+        );
+        assert_eq!(
+            output(sandbox, "hostname; cat /etc/hostname"),
+            "sandbox\nsandbox\n"
+        );
     });
 }
 
 #[test]
 fn no_host_device_is_there() {
     in_sandbox(|sandbox| {
-        let text = output(sandbox, "find /usr /etc /dev /home /tmp /var 2>/dev/null | /usr/bin/python3 -c 'import os, stat, sys\n\
+        let text = output(
+            sandbox,
+            "find /usr /etc /dev /home /tmp /var 2>/dev/null | /usr/bin/python3 -c 'import os, stat, sys\n\
              for line in sys.stdin:\n\
              \x20   mode = os.lstat(line[:-1]).st_mode\n\
-             \x20   if stat.S_ISCHR(mode) or stat.S_ISBLK(mode): print(line[:-1])' | sort");
+             \x20   if stat.S_ISCHR(mode) or stat.S_ISBLK(mode): print(line[:-1])' | sort",
+        );
         assert_eq!(
             text,
             "/dev/full\n/dev/null\n/dev/pts/ptmx\n/dev/random\n/dev/urandom\n/dev/zero\n"
