@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use temper_core::{
     AgentName, Boundary, Bytes, Failure, Patch, PreparedTask, TaskId, TreePath, Trial,
     Verdict, patch,
-    task::TaskFormat,
+    task::{Oracle, TaskFormat},
     trajectory::{End, Exit, Header, Limit, Record, Step},
     tree::Changes,
     trial::{PatchSource, Timing},
@@ -475,6 +475,15 @@ fn is_by_product(path: &TreePath) -> bool {
         )
     }) || path.file_name().ends_with(b".pyc")
         || path.file_name() == b".coverage"
+}
+
+/// The known fix as a patch against the start; `None` where the task has none that is a patch.
+pub fn known_fix(task: &temper_core::Task) -> Result<Option<Patch>, patch::PatchError> {
+    match &task.oracle {
+        Some(Oracle::Patch { patch }) => Ok(Some(patch.clone())),
+        Some(Oracle::ReversePatch { patch }) => patch::reverse(patch).map(Some),
+        Some(Oracle::Script { .. }) | None => Ok(None),
+    }
 }
 
 fn describe_sandbox(backend: &dyn Backend, prepared: &PreparedTask) -> Value {

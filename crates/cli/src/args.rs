@@ -80,12 +80,16 @@ pub enum Verb {
     Tasks(TasksVerb),
     /// Run one agent on a suite: a job of trials
     Run(RunArgs),
+    /// Judge predictions that something else made
+    Grade(GradeArgs),
     /// Evaluate two agents on a suite, compare them, write the report
     Evaluate(EvaluateArgs),
     /// Compare finished jobs, paired by task
     Compare(CompareArgs),
     /// Write the report page of finished jobs
     Report(ReportArgs),
+    /// Write the trajectories of a job in another format
+    Export(ExportArgs),
     /// Show the agent profiles and their resolved settings
     Profile(ProfileArgs),
     /// Say what works on this machine, and what is in force

@@ -65,6 +65,29 @@ impl PreparedSuite {
             .collect()
     }
 
+    /// A suite whose files are not needed.
+    pub fn unprepared(suite: Suite) -> Self {
+        let failure = Failure {
+            boundary: Boundary::Task,
+            class: "NotPrepared".into(),
+            message: "the task's files were not asked for".into(),
+            retryable: false,
+        };
+        PreparedSuite {
+            name: suite.name,
+            tasks: suite
+                .tasks
+                .into_iter()
+                .map(|task| (task, Err(failure.clone())))
+                .collect(),
+        }
+    }
+
+    /// Keeps the tasks whose ids fit.
+    pub fn retain(&mut self, keep: impl Fn(&TaskId) -> bool) {
+        self.tasks.retain(|(task, _)| keep(&task.id));
+    }
+
     /// Tasks and their preparation, by id.
     pub fn iter(&self) -> impl Iterator<Item = &(Task, Result<PreparedTask, Failure>)> {
         self.tasks.iter()

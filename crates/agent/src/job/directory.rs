@@ -176,8 +176,13 @@ impl JobDirectory {
     pub fn write_json<T: Serialize>(&self, name: &str, value: &T) -> Result<(), JobError> {
         let mut text = serde_json::to_vec_pretty(value).expect("results are plain data");
         text.push(b'\n');
+        self.write(name, &text)
+    }
+
+    /// Writes a file of the job by rename.
+    pub fn write(&self, name: &str, content: &[u8]) -> Result<(), JobError> {
         let path = self.root.join(name);
-        write_atomically(&path, &text).map_err(|source| file_error("write", &path, source))
+        write_atomically(&path, content).map_err(|source| file_error("write", &path, source))
     }
 
     /// A place for one trial while it runs.

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use temper_core::{Trial, trajectory::Exit, usage::Usage, verdict::Resolution};
+use temper_core::{Patch, TaskId, Trial, trajectory::Exit, usage::Usage, verdict::Resolution};
 
 use super::{JobDirectory, JobError};
+use crate::export::mini_swe_agent::{self, Prediction};
 
 /// Paths of the files that were written, below the job's directory.
 pub fn write(job: &JobDirectory) -> Result<Vec<String>, JobError> {
@@ -28,28 +29,28 @@ pub fn write(job: &JobDirectory) -> Result<Vec<String>, JobError> {
         .map(|task| task.id.to_string())
         .collect();
 
-    let mut predictions = BTreeMap::new();
-    let mut exit_statuses: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut firsts: Vec<(TaskId, Exit, Option<Patch>)> = Vec::new();
     let mut report = RunReport::new(&n_tasks_all);
     let mut harbor = HarborStats::default();
     job.for_each_trial(|trial| {
-        if trial.attempt == 0 {
-            predictions.insert(trial.task_id.to_string(), prediction(&trial, &agent));
-            exit_statuses
-                .entry(exit_status(&trial))
-                .or_default()
-                .push(trial.task_id.to_string());
-            report.add(&trial);
-        }
         harbor.add(&trial);
+        if trial.attempt == 0 {
+            report.add(&trial);
+            firsts.push((trial.task_id, trial.exit, trial.patch));
+        }
     })?;
+    let (predictions, _) =
+        mini_swe_agent::predictions(firsts.iter().map(|(task, _, patch)| Prediction {
+            task,
+            model: &agent,
+            patch: patch.as_ref(),
+        }));
+    let exit_statuses =
+        mini_swe_agent::exit_statuses(firsts.iter().map(|(task, exit, _)| (task, exit)));
 
     let report_name = format!("{}.{run_id}.json", agent.replace('/', "__"));
     job.write_json("preds.json", &predictions)?;
-    job.write_json(
-        "exit_statuses.json",
-        &json!({ "instances_by_exit_status": exit_statuses }),
-    )?;
+    job.write("exit_statuses.yaml", exit_statuses.as_bytes())?;
     job.write_json(&report_name, &report.finish())?;
     job.write_json(
         "result.json",
@@ -57,31 +58,10 @@ pub fn write(job: &JobDirectory) -> Result<Vec<String>, JobError> {
     )?;
     Ok(vec![
         "preds.json".into(),
-        "exit_statuses.json".into(),
+        "exit_statuses.yaml".into(),
         report_name,
         "result.json".into(),
     ])
-}
-
-fn exit_status(trial: &Trial) -> String {
-    trial.failure.as_ref().map_or_else(
-        || trial.exit.mini_swe_agent_status(),
-        |failure| failure.class.clone(),
-    )
-}
-
-/// mini-swe-agent's and SWE-bench's prediction. A trial without a patch has an empty one, never
-/// the text of an error.
-fn prediction(trial: &Trial, agent: &str) -> Value {
-    let patch = trial
-        .patch
-        .as_ref()
-        .map_or_else(String::new, |patch| patch.0.to_text().into_owned());
-    json!({
-        "model_name_or_path": agent,
-        "instance_id": trial.task_id,
-        "model_patch": patch,
-    })
 }
 
 /// SWE-bench's run report, `schema_version` 2, with the infrastructure's failures as their own

@@ -4,6 +4,8 @@ mod compare;
 mod completions;
 mod doctor;
 mod evaluate;
+mod export;
+mod grade;
 mod profile;
 mod report;
 mod run;
@@ -21,9 +23,11 @@ pub fn run(args: Args) -> Result<u8, CliError> {
     match args.verb {
         Verb::Tasks(verb) => tasks::run(verb, &places),
         Verb::Run(args) => run::run(&args, &places),
+        Verb::Grade(args) => grade::run(&args, &places),
         Verb::Evaluate(args) => evaluate::run(&args, &places),
         Verb::Compare(args) => compare::run(&args),
         Verb::Report(args) => report::run(&args),
+        Verb::Export(args) => export::run(&args),
         Verb::Profile(args) => profile::run(&args),
         Verb::Doctor(args) => doctor::run(&args, &places),
         Verb::Completions { shell } => completions::run(shell),

@@ -9,7 +9,8 @@ use std::{
 };
 
 use serde::Serialize;
-use temper_core::{Failure, Patch, PreparedTask, Task, TaskId, patch, task::Oracle};
+use temper_agent::trial::known_fix;
+use temper_core::{Failure, PreparedTask, Task, TaskId};
 use temper_report::{
     Format,
     table::{Align, Table},
@@ -100,9 +101,9 @@ fn prove(
             reason: failure.message.clone(),
         }),
         Ok(prepared) => match known_fix(task) {
-            Err(reason) => row.findings.push(Finding::Lost {
+            Err(error) => row.findings.push(Finding::Lost {
                 side: "oracle",
-                reason,
+                reason: format!("the known fix: {error}"),
             }),
             Ok(fix) => {
                 let mut grade = |submission| {
@@ -132,17 +133,6 @@ fn prove(
     row.proven = row.findings.is_empty();
     row.seconds = started.elapsed().as_secs_f64();
     row
-}
-
-/// The known fix as a patch against the start; `None` where the task has none that is a patch.
-fn known_fix(task: &Task) -> Result<Option<Patch>, String> {
-    match &task.oracle {
-        Some(Oracle::Patch { patch }) => Ok(Some(patch.clone())),
-        Some(Oracle::ReversePatch { patch }) => patch::reverse(patch)
-            .map(Some)
-            .map_err(|error| format!("the known fix: {error}")),
-        Some(Oracle::Script { .. }) | None => Ok(None),
-    }
 }
 
 fn table(rows: &[Row], n_proven: usize, repeat: u32) -> String {
