@@ -207,6 +207,14 @@ fn no_attempt_starts_or_goes_on_after_the_deadline() {
     assert_eq!(error.attempts.len(), 1);
     assert_eq!(error.attempts[0].error.as_deref(), Some("Deadline"));
 
+    // A server that says nothing at all.
+    let silent = Answer::Slow(vec![http(200, "", b"{}")], Duration::from_secs(8));
+    let server = Server::start(vec![silent]);
+    let started = Instant::now();
+    let error = server.client().query(&within(200)).unwrap_err();
+    assert_eq!(error.class, ModelErrorClass::Deadline);
+    assert!(started.elapsed() < Duration::from_secs(4));
+
     // A stream that never ends.
     let mut pieces = vec![b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n".to_vec()];
     pieces.extend(std::iter::repeat_n(b": ping\n\n".to_vec(), 400));
