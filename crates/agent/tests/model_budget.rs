@@ -371,6 +371,23 @@ fn a_call_waits_for_reservations_and_not_for_what_is_spent() {
         ..Charge::default()
     });
     assert_eq!(second.join().unwrap(), Ok(()));
+    // Calls under way count against the limit on calls.
+    let two = Ledger::new(
+        Scope::Job,
+        Limits {
+            calls: Some(2),
+            ..Limits::default()
+        },
+    );
+    let held = [two.reserve(most(1), None), two.reserve(most(1), None)];
+    assert_eq!(two.snapshot().n_under_way, 2);
+    let soon = Instant::now() + Duration::from_millis(20);
+    assert_eq!(
+        two.reserve(most(1), Some(soon)).err(),
+        Some(Refusal::Deadline)
+    );
+    drop(held);
+    assert!(two.reserve(most(1), None).is_ok());
     // A reservation that is refused above leaves nothing below.
     let trial = ledger.trial(Limits::default());
     assert!(trial.reserve(most(90), None).is_err());
