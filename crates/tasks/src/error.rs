@@ -1,24 +1,39 @@
 //! Why a task file could not be read: the file, the record in it, the field, the cause.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::{io, path::Path};
 
 /// Why tasks could not be read or stored.
 #[derive(Debug, thiserror::Error)]
 #[error("{operation} {}{}{}: {cause}", .file.display(), part("record", .record), part("field", .field))]
 pub struct LoadError {
-    /// `read` or `write`.
-    pub operation: &'static str,
+    /// What failed.
+    pub operation: Operation,
     /// The file or directory.
-    pub file: PathBuf,
+    pub file: Box<Path>,
     /// The record in the file: its id, or its number counted from 1.
     pub record: Option<String>,
     /// The field of the record.
     pub field: Option<String>,
     /// What is wrong.
     pub cause: Cause,
+}
+
+/// What was being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Reading.
+    Read,
+    /// Writing.
+    Write,
+}
+
+impl std::fmt::Display for Operation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Operation::Read => "read",
+            Operation::Write => "write",
+        })
+    }
 }
 
 /// What is wrong with a file, record or field.
@@ -80,8 +95,8 @@ impl LoadError {
     /// An error of reading a whole file.
     pub fn read(file: &Path, cause: impl Into<Cause>) -> Self {
         LoadError {
-            operation: "read",
-            file: file.to_owned(),
+            operation: Operation::Read,
+            file: file.into(),
             record: None,
             field: None,
             cause: cause.into(),
@@ -91,7 +106,7 @@ impl LoadError {
     /// An error of writing a file.
     pub fn write(file: &Path, cause: impl Into<Cause>) -> Self {
         LoadError {
-            operation: "write",
+            operation: Operation::Write,
             ..LoadError::read(file, cause)
         }
     }

@@ -16,9 +16,10 @@ pub mod native;
 pub mod prepare;
 pub mod python;
 mod records;
+pub mod select;
 pub mod swebench;
 pub mod swesmith;
 pub mod tree_io;
 
-pub use error::{Cause, LoadError};
+pub use error::{Cause, LoadError, Operation};
 pub use load::{Imported, LoadOptions, Loaded, import, load, load_with};

@@ -1,6 +1,6 @@
 //! Reading tasks of whatever format, and storing them as a native suite.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use temper_core::{
     Digest, Task,
@@ -8,6 +8,7 @@ use temper_core::{
 };
 
 use crate::{
+    archive::{self, ArchiveLimits},
     error::{Cause, LoadError},
     harbor,
     native::{self, SUITE_FILE, Suite, TASK_FILE},
@@ -107,13 +108,34 @@ fn detect(path: &Path) -> Result<TaskFormat, LoadError> {
 }
 
 /// Reads tasks of any format and stores them as a native suite at `into`, which must not exist.
-/// The suite appears whole or not at all.
+/// The suite appears whole or not at all. The source may also be a `.tar.gz`, `.tar` or `.zip` with
+/// what could be read from a directory.
 pub fn import(
     source: &Path,
     into: &Path,
     format: Option<TaskFormat>,
 ) -> Result<Imported, LoadError> {
-    let loaded = load(source, format)?;
+    if into.symlink_metadata().is_ok() {
+        let cause = Cause::Invalid("something is there already".to_owned());
+        return Err(LoadError::write(into, cause));
+    }
+    let parent = match into.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let failed = |error| LoadError::write(into, Cause::Io(error));
+    let work = tempfile::Builder::new()
+        .prefix(".importing-")
+        .tempdir_in(parent)
+        .map_err(failed)?;
+    let unpacked = work.path().join("archive");
+    let loaded = if archive::is_archive(source) {
+        archive::extract(source, &unpacked, &ArchiveLimits::default())
+            .map_err(|error| LoadError::read(source, error.to_string()))?;
+        load(&inside(&unpacked), format)?
+    } else {
+        load(source, format)?
+    };
     if let Some(task) = loaded.tasks.iter().find(|task| harbor::has_steps(task)) {
         let cause = Cause::Unsupported("a task of several steps cannot be stored".to_owned());
         return Err(LoadError::read(source, cause).in_record(task.id.to_string()));
@@ -130,20 +152,9 @@ pub fn import(
             .map(|name| name.to_string_lossy().into_owned())
             .unwrap_or_default()
     };
-    if into.exists() {
-        let cause = Cause::Invalid("something is there already".to_owned());
-        return Err(LoadError::write(into, cause));
-    }
-    let parent = match into.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let failed = |error| LoadError::write(into, Cause::Io(error));
-    let work = tempfile::Builder::new()
-        .prefix(".importing-")
-        .tempdir_in(parent)
-        .map_err(failed)?;
-    let tasks = work.path().join("tasks");
+    let suite_directory = work.path().join("suite");
+    let tasks = suite_directory.join("tasks");
+    std::fs::create_dir(&suite_directory).map_err(failed)?;
     std::fs::create_dir(&tasks).map_err(failed)?;
     for task in &loaded.tasks {
         native::write_task(task, &tasks.join(task.id.directory_name()))?;
@@ -153,11 +164,29 @@ pub fn import(
         description: format!("Imported from {}.", name_of(source)),
         licences: None,
     };
-    native::write_suite(&suite, Some((name_of(source), digest)), work.path())?;
-    crate::cache::set_mode(work.path(), 0o755).map_err(failed)?;
-    std::fs::rename(work.keep(), into).map_err(failed)?;
+    native::write_suite(&suite, Some((name_of(source), digest)), &suite_directory)?;
+    std::fs::rename(&suite_directory, into).map_err(failed)?;
     Ok(Imported {
         n_tasks: loaded.tasks.len(),
         warnings: loaded.warnings,
     })
 }
+
+/// Where the tasks of an unpacked archive are: many archives wrap everything in one directory.
+fn inside(unpacked: &Path) -> PathBuf {
+    if detect(unpacked).is_ok() {
+        return unpacked.to_owned();
+    }
+    let items: Vec<_> = std::fs::read_dir(unpacked)
+        .into_iter()
+        .flatten()
+        .filter_map(|item| Some(item.ok()?.path()))
+        .collect();
+    match items.as_slice() {
+        [only] => only.clone(),
+        _ => unpacked.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

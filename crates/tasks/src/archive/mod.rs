@@ -212,6 +212,14 @@ fn extract_part(
     fs::rename(&from, into).map_err(write_failed(into))
 }
 
+/// Whether a file starts as one of the three formats does.
+pub fn is_archive(path: &Path) -> bool {
+    path.is_file()
+        && fs::File::open(path)
+            .and_then(|mut file| recognize(&mut file))
+            .is_ok_and(|kind| kind.is_some())
+}
+
 enum Kind {
     TarGz,
     Tar,

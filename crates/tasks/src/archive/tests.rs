@@ -520,3 +520,66 @@ mod zips {
         assert!(matches!(attempt(&bomb), Err(ArchiveError::Limit { .. })));
     }
 }
+
+/// Random names and links from parts that are good and bad: whatever is accepted stays inside.
+#[test]
+fn whatever_is_accepted_stays_inside() {
+    const PARTS: [&str; 8] = ["a", "b", "c", "..", ".", "", "a", "b"];
+    let mut state = 3u64;
+    let mut random = |n: usize| {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (state >> 33) as usize % n
+    };
+    let (mut n_accepted, mut n_refused) = (0, 0);
+    for _ in 0..400 {
+        let mut members = Vec::new();
+        for _ in 0..1 + random(4) {
+            let name = (0..1 + random(3))
+                .map(|_| {
+                    let range = 3 + 5 * random(2);
+                    PARTS[random(range)]
+                })
+                .collect::<Vec<_>>()
+                .join("/");
+            let target = (0..1 + random(4))
+                .map(|_| PARTS[random(8)])
+                .collect::<Vec<_>>()
+                .join("/");
+            members.push((name, random(3), target));
+        }
+        let members: Vec<_> = members
+            .iter()
+            .map(|(name, kind, target)| match kind {
+                0 => file(name, "x"),
+                1 => of_kind(name, EntryType::Symlink, target),
+                _ => of_kind(name, EntryType::Link, target),
+            })
+            .collect();
+        let folder = tempfile::tempdir().unwrap();
+        let archive = folder.path().join("archive");
+        fs::write(&archive, tar_bytes(&members)).unwrap();
+        let into = folder.path().join("area/into");
+        fs::create_dir(folder.path().join("area")).unwrap();
+        match extract(&archive, &into, &ArchiveLimits::default()) {
+            Ok(()) => {
+                n_accepted += 1;
+                let root = into.canonicalize().unwrap();
+                for name in listing(&into).keys() {
+                    // The operating system's own reading of every path is the judge.
+                    if let Ok(real) = into.join(name).canonicalize() {
+                        assert!(real.starts_with(&root), "{name} is {real:?}");
+                    }
+                }
+            }
+            Err(_) => n_refused += 1,
+        }
+        let beside = fs::read_dir(folder.path().join("area")).unwrap().count();
+        assert!(beside <= 1, "nothing is left beside the destination");
+    }
+    assert!(
+        n_accepted > 40 && n_refused > 40,
+        "{n_accepted} {n_refused}"
+    );
+}

@@ -324,7 +324,7 @@ fn a_directory_of_tasks_is_a_suite() {
     assert_eq!(again.tasks.len(), 2);
     assert!(again.tasks.iter().all(|task| Config::of(task).is_some()));
     let error = crate::import(folder.path(), &into, None).unwrap_err();
-    assert_eq!(error.operation, "write");
+    assert_eq!(error.operation, crate::Operation::Write);
     fs::remove_dir_all(&into).unwrap();
     fs::write(
         folder.path().join("a/task.toml"),

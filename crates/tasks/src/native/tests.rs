@@ -373,7 +373,7 @@ fn every_variant_survives_writing_and_reading() {
         let read = read_task(&directory).unwrap();
         assert_eq!(without_paths(&read), without_paths(task));
         let error = write_task(task, &directory).unwrap_err();
-        assert_eq!(error.operation, "write");
+        assert_eq!(error.operation, crate::Operation::Write);
     }
 }
 

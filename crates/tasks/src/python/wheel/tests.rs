@@ -82,7 +82,8 @@ fn a_wheel_that_differs_from_its_record_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let line = format!("a.py,sha256={ABC},3\n");
     let record = "a-1.dist-info/RECORD,,\n";
-    let cases: &[(&[(&str, &[u8])], String, &str)] = &[
+    type Files = &'static [(&'static str, &'static [u8])];
+    let cases: [(Files, String, &str); 5] = [
         (
             &[("a.py", b"abd")],
             format!("{line}{record}"),
@@ -106,8 +107,8 @@ fn a_wheel_that_differs_from_its_record_is_refused() {
         ),
     ];
     for (files, record, expected) in cases {
-        match install(&[wheel(folder.path(), NAME, files, record)]) {
-            Err(WheelError::Record { problem, .. }) => assert_eq!(problem, *expected),
+        match install(&[wheel(folder.path(), NAME, files, &record)]) {
+            Err(WheelError::Record { problem, .. }) => assert_eq!(problem, expected),
             other => panic!("{expected}: {other:?}"),
         }
     }
