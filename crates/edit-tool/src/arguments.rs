@@ -66,44 +66,42 @@ impl Options {
             expand_tabs: false,
             tab_size: 8,
         };
+        let before_dashes = arguments.iter().take_while(|argument| *argument != "--");
+        for argument in before_dashes {
+            if let Word::Ambiguous(names) = word(argument) {
+                return Err(Stop::Usage(format!("ambiguous option: could be {names:?}")));
+            }
+        }
         let mut positional = Vec::new();
+        let mut unrecognized = Vec::new();
         let mut arguments = arguments.iter().peekable();
         while let Some(argument) = arguments.next() {
             if argument == "--" {
                 positional.extend(arguments.by_ref());
                 break;
             }
-            let Some((name, inline)) = option_name(argument)? else {
-                positional.push(argument);
-                continue;
-            };
-            if FLAGS.contains(&name) {
-                if inline.is_some() {
-                    return Err(Stop::Usage(format!("argument {name}: takes no value")));
-                }
-                match name {
-                    "--dry-run" => options.dry_run = true,
-                    "--expand-tabs" => options.expand_tabs = true,
-                    _ => return Err(Stop::Help),
-                }
-                continue;
-            }
-            let value = match inline {
-                Some(value) => value,
-                None => match arguments.peek() {
-                    Some(next) if *next != "--" && option_name(next)?.is_none() => {
-                        let value = (*next).clone();
-                        arguments.next();
-                        value
-                    }
-                    _ => {
+            match word(argument) {
+                Word::Positional => positional.push(argument),
+                Word::Flag(name, inline) => options.flag(name, inline)?,
+                Word::Valued(name, Some(value)) => options.set(name, value)?,
+                Word::Valued(name, None) => {
+                    let next = arguments
+                        .next_if(|next| *next != "--" && matches!(word(next), Word::Positional));
+                    let Some(value) = next else {
                         return Err(Stop::Usage(format!(
                             "argument {name}: expected one argument"
                         )));
-                    }
-                },
-            };
-            options.set(name, value)?;
+                    };
+                    options.set(name, value.clone())?;
+                }
+                Word::Ambiguous(_) | Word::Unrecognized => {
+                    unrecognized.push(argument.to_string_lossy());
+                }
+            }
+        }
+        if !unrecognized.is_empty() {
+            let all = unrecognized.join(" ");
+            return Err(Stop::Usage(format!("unrecognized arguments: {all}")));
         }
         let [path, old, new] = positional[..] else {
             return Err(Stop::Usage(format!(
@@ -115,6 +113,18 @@ impl Options {
         options.old = old.clone();
         options.new = new.clone();
         Ok(options)
+    }
+
+    fn flag(&mut self, name: &str, inline: Option<OsString>) -> Result<(), Stop> {
+        if inline.is_some() {
+            return Err(Stop::Usage(format!("argument {name}: takes no value")));
+        }
+        match name {
+            "--dry-run" => self.dry_run = true,
+            "--expand-tabs" => self.expand_tabs = true,
+            _ => return Err(Stop::Help),
+        }
+        Ok(())
     }
 
     fn set(&mut self, name: &str, value: OsString) -> Result<(), Stop> {
@@ -135,48 +145,57 @@ impl Options {
     }
 }
 
-/// The option that an argument names, if it is one, and a value after `=`.
-fn option_name(argument: &OsStr) -> Result<Option<(&'static str, Option<OsString>)>, Stop> {
+/// What an argument is.
+enum Word {
+    Positional,
+    /// An option without a value, and what was given after `=` all the same.
+    Flag(&'static str, Option<OsString>),
+    /// An option with a value, and the value if it came after `=`.
+    Valued(&'static str, Option<OsString>),
+    Ambiguous(Vec<&'static str>),
+    Unrecognized,
+}
+
+fn word(argument: &OsStr) -> Word {
     let bytes = argument.as_bytes();
     if !bytes.starts_with(b"-") || bytes.len() == 1 {
-        return Ok(None);
+        return Word::Positional;
     }
     let all = || VALUED.into_iter().chain(FLAGS);
     let equals = bytes.iter().position(|byte| *byte == b'=');
     let value = equals.map(|at| OsStr::from_bytes(&bytes[at + 1..]).to_owned());
     let given = &bytes[..equals.unwrap_or(bytes.len())];
+    let option = |name: &'static str, value| match FLAGS.contains(&name) {
+        true => Word::Flag(name, value),
+        false => Word::Valued(name, value),
+    };
     if let Some(name) = all().find(|name| name.as_bytes() == given) {
-        return Ok(Some((name, value)));
+        return option(name, value);
     }
     if bytes.starts_with(b"--") {
+        // Long options may be shortened.
         let matching: Vec<_> = all()
             .filter(|name| name.as_bytes().starts_with(given))
             .collect();
         match matching[..] {
-            [name] => return Ok(Some((name, value))),
+            [name] => return option(name, value),
             [] => {}
-            _ => {
-                return Err(Stop::Usage(format!(
-                    "ambiguous option: could match {matching:?}"
-                )));
-            }
+            _ => return Word::Ambiguous(matching),
         }
     } else if bytes.starts_with(b"-h") {
-        return Err(Stop::Usage("argument -h: takes no value".into()));
+        return Word::Flag("-h", Some(OsStr::from_bytes(&bytes[2..]).to_owned()));
     }
     // Negative numbers, and texts with a space in them, are not options.
     let number = argument.to_str().is_some_and(|text| {
         let (whole, fraction) = text[1..].split_once('.').unwrap_or((&text[1..], "0"));
         let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        digits(whole) && digits(fraction) && !fraction.is_empty() && text != "-"
+        digits(whole) && digits(fraction) && !fraction.is_empty()
     });
     if number || bytes.contains(&b' ') {
-        return Ok(None);
+        Word::Positional
+    } else {
+        Word::Unrecognized
     }
-    Err(Stop::Usage(format!(
-        "unrecognized arguments: {}",
-        argument.to_string_lossy()
-    )))
 }
 
 /// The path without what `pathlib` takes out: empty and `.` components.

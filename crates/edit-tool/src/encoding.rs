@@ -55,6 +55,12 @@ impl Encoding {
         }
     }
 
+    /// Whether a file lacks the byte order mark that decides how to read it.
+    pub fn lacks_mark(self, bytes: &[u8]) -> bool {
+        let marked = bytes.starts_with(&[0xfe, 0xff]) || bytes.starts_with(&[0xff, 0xfe]);
+        self == Encoding::Utf16 && bytes.len() >= 2 && !marked
+    }
+
     /// The text as bytes; a mark that the original has is kept.
     pub fn encode(self, text: &str, original: &[u8]) -> Option<Vec<u8>> {
         match self {

@@ -133,6 +133,11 @@ fn edit(options: &Options) -> Result<String, EditError> {
         .ok_or_else(|| EditError::Other(format!("unknown encoding: {}", options.encoding)))?;
     let bytes = files::read(&options.path)?;
     let decoded = encoding.decode(&bytes).ok_or(EditError::Undecodable)?;
+    if encoding.lacks_mark(&bytes) {
+        return Err(EditError::Other(
+            "UTF-16 stream does not start with BOM".into(),
+        ));
+    }
     let (text, line_ends) = lines::universal_newlines(&decoded);
 
     // A text that is not valid UTF-8 cannot occur in a file that decoded without an error.
@@ -184,6 +189,11 @@ fn edit(options: &Options) -> Result<String, EditError> {
     };
     lines::restore_newlines(&written, std::iter::repeat(style), &mut whole);
     lines::restore_newlines(after, line_ends[next..].iter().copied(), &mut whole);
+    // A lone CR that comes to stand before an LF would read as one line end. Such a file gets LF
+    // throughout, which is what the Python program does to every file.
+    if !replacement.contains('\r') && lines::universal_newlines(&whole).0 != edited {
+        whole.clone_from(&edited);
+    }
     let new_bytes = encoding.encode(&whole, &bytes).ok_or_else(unencodable)?;
 
     if !options.backup_suffix.is_empty() {
