@@ -4,6 +4,7 @@
 //! ```text
 //! temper-sandbox-init protections       what is in force here, as JSON
 //! temper-sandbox-init exec COMMAND      run a bash command in a sandbox with an empty work tree
+//! temper-sandbox-init changes START COMMAND      run one over a start, and list what it changed
 //! ```
 
 use std::{io::Write, process::ExitCode, time::Duration};
@@ -18,9 +19,13 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["protections"] => protections(),
-        ["exec", command] => exec(command),
+        ["exec", command] => exec(None, command),
+        ["changes", start, command] => exec(Some(start), command),
         _ => {
-            let _ = writeln!(std::io::stderr(), "usage: protections | exec COMMAND");
+            let _ = writeln!(
+                std::io::stderr(),
+                "usage: protections | exec COMMAND | changes START COMMAND"
+            );
             return ExitCode::from(64);
         }
     };
@@ -41,7 +46,7 @@ fn protections() -> Result<ExitCode, SandboxError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn exec(command: &str) -> Result<ExitCode, SandboxError> {
+fn exec(start: Option<&str>, command: &str) -> Result<ExitCode, SandboxError> {
     let environment = [
         ("PATH", "/usr/local/bin:/usr/bin:/bin"),
         ("HOME", "/home/agent"),
@@ -49,7 +54,7 @@ fn exec(command: &str) -> Result<ExitCode, SandboxError> {
     let spec = SandboxSpec {
         root: Root::Host,
         work_tree: WorkTree {
-            start: None,
+            start: start.map(Into::into),
             path: "/testbed".into(),
         },
         mounts: vec![],
@@ -65,6 +70,12 @@ fn exec(command: &str) -> Result<ExitCode, SandboxError> {
     let mut sandbox = Namespaces::new().start(&spec)?;
     let execution = sandbox.exec(&Command::bash(command, Duration::from_secs(3600)))?;
     let _ = std::io::stdout().write_all(&execution.output);
+    if start.is_some() {
+        for (path, entry) in sandbox.changes()? {
+            let sign = if entry.is_some() { '+' } else { '-' };
+            let _ = writeln!(std::io::stdout(), "{sign} {path}");
+        }
+    }
     Ok(match execution.status {
         ExitStatus::Exited(code) => ExitCode::from(code as u8),
         ExitStatus::Signaled(signal) => ExitCode::from(128 + signal as u8),

@@ -107,6 +107,10 @@ impl Groups {
         self.processes = lacking("pids");
         for (controller, parent) in parents {
             let directory = parent.join(name);
+            // Without a quota a group of its own changes nothing, and would refuse real-time threads.
+            if *controller == "cpu" && limits.cpu_milli_cores.is_none() {
+                continue;
+            }
             // Controllers mounted together share one directory.
             let shared = self
                 .directories

@@ -86,7 +86,7 @@ fn keep(socket: &mut UnixStream) -> io::Result<()> {
     let (build, contents): (Build, _) = wire::receive(socket, u64::MAX)?;
     let parent = sys::pidfd(build.parent)?;
     let groups = Groups::create(&build.name, &build.limits);
-    let result = watch(&build, &contents, &groups, socket, &parent);
+    let result = watch(&build, contents, &groups, socket, &parent);
     let (peak_memory_bytes, cpu_seconds) = groups.usage();
     groups.remove();
     match result {
@@ -110,7 +110,7 @@ fn keep(socket: &mut UnixStream) -> io::Result<()> {
 
 fn watch(
     build: &Build,
-    contents: &[Vec<u8>],
+    contents: Vec<Vec<u8>>,
     groups: &Groups,
     socket: &mut UnixStream,
     parent: &OwnedFd,
@@ -132,7 +132,7 @@ fn watch(
         let code = become_first(build, contents, groups, &identity, socket, &mut maps_inner);
         sys::exit_now(i32::from(code.is_err()));
     }
-    drop(maps_inner);
+    drop((maps_inner, contents));
     let first = Pid::from_raw(first);
     let name: String = build
         .label
@@ -175,13 +175,16 @@ fn watch(
 
 fn become_first(
     build: &Build,
-    contents: &[Vec<u8>],
+    contents: Vec<Vec<u8>>,
     groups: &Groups,
     identity: &Identity,
     socket: &mut UnixStream,
     maps: &mut UnixStream,
 ) -> io::Result<()> {
-    match prepare(build, contents, groups, identity, maps) {
+    let prepared = prepare(build, &contents, groups, identity, maps);
+    // They are in the sandbox now, and would stay in memory as long as it lives.
+    drop(contents);
+    match prepared {
         Ok((served, facts)) => {
             wire::send(socket, &Built::Ready(facts), &[])?;
             served.serve(socket)

@@ -66,6 +66,55 @@ fn a_user_without_privileges_gets_what_is_demanded() {
 }
 
 #[test]
+fn a_user_gets_a_work_tree_over_own_and_foreign_files() {
+    if waived() {
+        return;
+    }
+    let start = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(start.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    for path in ["kept", "edited", "gone", "dir/moved", ".git/HEAD"] {
+        let path = start.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "start\n").unwrap();
+    }
+    std::os::unix::fs::symlink("kept", start.path().join("link")).unwrap();
+    let check = || {
+        let (success, text) = as_user(&[
+            "changes",
+            start.path().to_str().unwrap(),
+            "cat edited link; echo x >> edited; rm gone; mv dir other; touch kept; echo y > .git/HEAD",
+        ]);
+        assert!(success, "{text}");
+        assert_eq!(
+            text,
+            "start\nstart\n- dir/moved\n+ edited\n- gone\n+ other/moved\n"
+        );
+        assert_eq!(
+            std::fs::read(start.path().join("edited")).unwrap(),
+            b"start\n"
+        );
+    };
+    // As root these files are foreign to the user, and are copied.
+    check();
+    if is_root() {
+        for path in [
+            "",
+            "kept",
+            "edited",
+            "gone",
+            "dir",
+            "dir/moved",
+            ".git",
+            ".git/HEAD",
+        ] {
+            std::os::unix::fs::chown(start.path().join(path), Some(65534), Some(65534)).unwrap();
+        }
+        std::os::unix::fs::lchown(start.path().join("link"), Some(65534), Some(65534)).unwrap();
+        check();
+    }
+}
+
+#[test]
 fn the_process_limit_of_users_is_their_sandbox_own() {
     if waived() {
         return;
