@@ -20,7 +20,7 @@ use temper_agent::{
     },
     profile::{ProfileName, ResolvedProfile},
 };
-use temper_core::AgentName;
+use temper_core::{AgentName, usage::MicroDollars};
 
 use crate::{
     args::{ModelArgs, ProfileArg, TrialArgs},
@@ -34,46 +34,46 @@ pub struct Agent {
     pub name: AgentName,
     /// What drives it.
     pub models: Arc<dyn ModelFactory>,
-    /// Its price, for the ledger.
-    price: CallPrice,
-    /// The server's context, where it says.
-    context_tokens: Option<u64>,
+    /// What is known of its calls, for the ledger.
+    size: CallSize,
 }
 
 impl Agent {
     /// The agent behind `text`: a baseline's name or a model.
-    pub fn resolve(text: &str, args: &TrialArgs) -> Result<Self, CliError> {
+    pub fn resolve(
+        text: &str,
+        args: &TrialArgs,
+        profile: &ResolvedProfile,
+    ) -> Result<Self, CliError> {
         let free = |name: &str, models: Arc<dyn ModelFactory>| {
             Ok(Agent {
                 name: agent_name(name)?,
                 models,
-                price: CallPrice::AtMost(Default::default()),
-                context_tokens: None,
+                size: size(MicroDollars(0)),
             })
         };
         match text {
             "noop" => free("noop", Arc::new(NoopFactory)),
             "oracle" => free("oracle", Arc::new(OracleFactory)),
             "search" => free("search", Arc::new(SearchFactory::default())),
-            _ => Agent::of_model(text, args),
+            _ => Agent::of_model(text, args, profile),
         }
     }
 
-    fn of_model(text: &str, args: &TrialArgs) -> Result<Self, CliError> {
+    fn of_model(text: &str, args: &TrialArgs, profile: &ResolvedProfile) -> Result<Self, CliError> {
         let spec = parse_model_spec(text).map_err(|error| {
             CliError::new(exit_code::USAGE, error)
                 .hint("an agent is noop, oracle, search, or a model")
         })?;
         let mut agent = match spec {
-            ModelSpec::OpenAi { endpoint, model } => open_ai(endpoint, model, args)?,
+            ModelSpec::OpenAi { endpoint, model } => open_ai(endpoint, model, args, profile)?,
             ModelSpec::Scripted(path) => {
                 let models = ScriptedFactory::read(&path)
                     .map_err(|error| CliError::new(exit_code::INPUT, error))?;
                 Agent {
                     name: agent_name(&format!("scripted-{}", stem(&path)))?,
-                    price: CallPrice::AtMost(models.dearest_call().unwrap_or_default()),
+                    size: size(models.dearest_call().unwrap_or_default()),
                     models: Arc::new(models),
-                    context_tokens: None,
                 }
             }
             ModelSpec::Replay(path) => {
@@ -82,8 +82,7 @@ impl Agent {
                 Agent {
                     name: agent_name(&format!("replay-{}", stem(&path)))?,
                     models: Arc::new(models),
-                    price: CallPrice::AtMost(Default::default()),
-                    context_tokens: None,
+                    size: size(MicroDollars(0)),
                 }
             }
         };
@@ -106,27 +105,25 @@ impl Agent {
     }
 
     /// The same agent under a job's budget.
-    pub fn with_budget(
-        &self,
-        ledger: &Arc<Ledger>,
-        profile: &ResolvedProfile,
-    ) -> Result<BudgetedFactory, CliError> {
-        let settings = profile.settings();
+    pub fn with_budget(&self, ledger: &Arc<Ledger>) -> Result<BudgetedFactory, CliError> {
         BudgetedFactory::new(
             Arc::clone(&self.models),
             Arc::clone(ledger),
             Limits::default(),
-            CallSize {
-                price: self.price,
-                reply_tokens: settings.max_output_tokens.map_or(8192, u64::from),
-                context_tokens: self
-                    .context_tokens
-                    .or(settings.context_tokens.map(u64::from)),
-            },
+            self.size,
         )
         .map_err(|error| {
             CliError::new(exit_code::USAGE, error).hint("give it with --price INPUT/OUTPUT")
         })
+    }
+}
+
+/// Calls of a program, or of replies that are known before: they cost at most this much.
+fn size(most: MicroDollars) -> CallSize {
+    CallSize {
+        price: CallPrice::AtMost(most),
+        reply_tokens: 0,
+        context_tokens: None,
     }
 }
 
@@ -139,7 +136,12 @@ fn agent_name(name: &str) -> Result<AgentName, CliError> {
     AgentName::new(name).map_err(|error| CliError::new(exit_code::INPUT, error))
 }
 
-fn open_ai(endpoint: Endpoint, model: Option<String>, args: &TrialArgs) -> Result<Agent, CliError> {
+fn open_ai(
+    endpoint: Endpoint,
+    model: Option<String>,
+    args: &TrialArgs,
+    profile: &ResolvedProfile,
+) -> Result<Agent, CliError> {
     let key = api_key(&args.model)?;
     let mut context_tokens = None;
     let model = match model {
@@ -170,14 +172,17 @@ fn open_ai(endpoint: Endpoint, model: Option<String>, args: &TrialArgs) -> Resul
         .map(|address| Secret::new(&address))
         .transpose()
         .map_err(|error| CliError::new(exit_code::USAGE, error))?;
-    let price = config.price.map_or(CallPrice::Unknown, CallPrice::Tokens);
+    let settings = profile.settings();
+    config
+        .check_against(settings.temperature, settings.max_output_tokens)
+        .map_err(|error| CliError::new(exit_code::USAGE, error))?;
+    let size = config.call_size(context_tokens.or(settings.context_tokens.map(u64::from)));
     let models = OpenAiFactory::new(config, key, Arc::new(SystemClock))
         .map_err(|error| CliError::new(exit_code::USAGE, error))?;
     Ok(Agent {
         name: agent_name(&model)?,
         models: Arc::new(models),
-        price,
-        context_tokens,
+        size,
     })
 }
 

@@ -68,7 +68,7 @@ pub fn run(request: &Request<'_>) -> Result<Done, CliError> {
     let cancel = stop_flag()?;
     let plan = plan(request);
     let ledger = open_ledger(&request.trials.budget, &request.directory)?;
-    let models = request.agent.with_budget(&ledger, request.profile)?;
+    let models = request.agent.with_budget(&ledger)?;
     let budget_spent = AtomicBool::new(false);
     let context = TrialContext {
         agent: request.agent.name.clone(),

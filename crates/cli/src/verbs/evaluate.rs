@@ -22,8 +22,14 @@ pub fn run(args: &EvaluateArgs, places: &Places) -> Result<u8, CliError> {
     let profile = agents::profile(&args.trials)?;
     let candidate = args.model.as_deref().unwrap_or(&args.candidate);
     let arms = [
-        ("baseline", Agent::resolve(&args.baseline, &args.trials)?),
-        ("candidate", Agent::resolve(candidate, &args.trials)?),
+        (
+            "baseline",
+            Agent::resolve(&args.baseline, &args.trials, &profile)?,
+        ),
+        (
+            "candidate",
+            Agent::resolve(candidate, &args.trials, &profile)?,
+        ),
     ];
     let sandboxes = Sandboxes::open_for_untrusted(&args.trials.sandbox)?;
     output::note(&sandboxes.summary());
