@@ -391,8 +391,12 @@ fn bounded_mean(worst: &[f64], best: &[f64], options: &Options) -> Option<(Bound
             options.seed,
         )
     };
-    let (lower, _) = resample(worst)?;
-    let (_, upper) = resample(best)?;
+    let first = resample(worst)?;
+    let (lower, upper) = if worst == best {
+        first
+    } else {
+        (first.0, resample(best)?.1)
+    };
     let bounds = Bounds {
         lower: mean(worst),
         upper: mean(best),

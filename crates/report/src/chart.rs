@@ -16,6 +16,8 @@ const TOP: f64 = 22.0;
 const BOTTOM: f64 = 30.0;
 /// Marks with a label of their own; further ones are marked without it.
 const LABELS: usize = 6;
+/// Marks drawn at most.
+const MARKS: usize = 200;
 /// Points drawn as dots; a longer series is its line alone.
 const DOTS: usize = 80;
 
@@ -68,16 +70,23 @@ pub fn series(updates: &[u64], series: &Series) -> Html {
     let scale = Scale::of(updates, &finite);
     let mut content = scale.axes();
     content.extend(scale.line(&points));
-    for (index, &(update, value, _)) in marks.iter().enumerate() {
+    for (index, &(update, value, _)) in marks.iter().take(MARKS).enumerate() {
         content.extend(scale.mark(update, value, index < LABELS));
     }
     let mut label = format!("{}: {} numbers", series.name, finite.len());
-    for (update, _, kind) in &marks {
+    for (update, _, kind) in marks.iter().take(LABELS) {
         label += &format!(", {kind} at update {update}");
     }
     let mut caption = format!("{} of {} updates are numbers", finite.len(), points.len());
     if !marks.is_empty() {
-        caption += &format!(", {} marked", marks.len());
+        caption += &if marks.len() > MARKS {
+            format!(
+                ", {} are not, the first {MARKS} of these marked",
+                marks.len()
+            )
+        } else {
+            format!(", {} marked", marks.len())
+        };
     }
     if n_missing > 0 {
         caption += &format!(", {n_missing} not recorded");
@@ -180,7 +189,7 @@ impl Scale {
                 .filter_map(|&(update, value)| Some((self.x(update), self.y(value.finite()?))))
                 .collect();
             if places.len() > 1 {
-                let path: Vec<String> = places
+                let path: Vec<String> = thinned(&places)
                     .iter()
                     .map(|(x, y)| format!("{x:.1},{y:.1}"))
                     .collect();
@@ -228,6 +237,24 @@ impl Scale {
         }
         out
     }
+}
+
+/// A long line with at most four points for each half unit of width: first, lowest, highest, last.
+/// Nothing that could be seen at the chart's size is lost.
+fn thinned(places: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let mut out = Vec::new();
+    for column in places.chunk_by(|a, b| (2.0 * a.0).floor() == (2.0 * b.0).floor()) {
+        if column.len() <= 4 {
+            out.extend_from_slice(column);
+            continue;
+        }
+        let by_height = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
+        out.extend(column.first());
+        out.extend(column.iter().min_by(by_height));
+        out.extend(column.iter().max_by(by_height));
+        out.extend(column.last());
+    }
+    out
 }
 
 fn segment(class: &str, x1: f64, y1: f64, x2: f64, y2: f64) -> Html {
@@ -294,6 +321,24 @@ mod tests {
             assert!(!html.contains(&format!(" {attribute}=\"NaN")));
             assert!(!html.contains(&format!(" {attribute}=\"inf")));
         }
+    }
+
+    #[test]
+    fn a_long_log_stays_small() {
+        let lines: String = (0..20_000)
+            .map(|update| match update % 50 {
+                0 => format!("{{\"update\":{update},\"loss\":\"NaN\",\"kl\":{update}}}\n"),
+                _ => format!(
+                    "{{\"update\":{update},\"loss\":1.5,\"kl\":{}}}\n",
+                    update % 7
+                ),
+            })
+            .collect();
+        let html = drawn(&lines);
+        assert!(html.len() < 400_000, "{}", html.len());
+        assert!(html.contains("19600 of 20000 updates are numbers, 400 are not, the first 200"));
+        // The highest value survives thinning.
+        assert!(html.contains(&format!(",{TOP:.1}")));
     }
 
     #[test]

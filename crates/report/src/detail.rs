@@ -31,6 +31,12 @@ const PATCH: (usize, usize) = (60_000, 10_000);
 const LINE: (usize, usize) = (600, 200);
 /// Characters kept of a trial's steps together; further steps show their numbers only.
 const STEPS: usize = 600_000;
+/// Bytes of the longest reply in which commands are looked for.
+const STRIPPED: usize = 64 << 10;
+/// Blocks shown of one step.
+const PARTS: usize = 40;
+/// Lines shown of a list of findings or notes.
+const LINES: usize = 100;
 /// Tests listed of one list, those that did not pass first.
 const TESTS: usize = 300;
 
@@ -197,6 +203,7 @@ fn trial(arm: usize, trial: &Trial, records: Result<Vec<Record>, String>) -> Tri
             .verdict
             .tampering
             .iter()
+            .take(LINES)
             .map(|finding| {
                 let (what, place) = words::tampering(finding);
                 fact(what, place)
@@ -289,7 +296,7 @@ fn verdict(verdict: &Verdict) -> VerdictDetail {
     if !verdict.detail.is_empty() {
         facts.insert(0, fact("in short", &verdict.detail));
     }
-    for (name, reward) in &verdict.rewards {
+    for (name, reward) in verdict.rewards.iter().take(LINES) {
         facts.push(fact(
             &format!("reward {}", for_page(name)),
             reward.to_string(),
@@ -301,7 +308,12 @@ fn verdict(verdict: &Verdict) -> VerdictDetail {
     ];
     VerdictDetail {
         facts,
-        notes: verdict.notes.iter().map(|note| cut(note, LINE)).collect(),
+        notes: verdict
+            .notes
+            .iter()
+            .take(LINES)
+            .map(|note| cut(note, LINE))
+            .collect(),
         layers: verdict.layers.iter().map(layer).collect(),
         lists: lists
             .into_iter()
@@ -363,27 +375,26 @@ fn conversation(records: &[Record]) -> (Vec<Turn>, Vec<Fact>) {
     for record in records {
         let turn = match record {
             Record::Header(header) => self::header(header),
-            Record::Prompt { message } => prompt(message),
-            Record::Step(step) => {
-                if room == 0 {
-                    n_left_out += 1;
-                    continue;
-                }
-                self::step(step)
+            Record::Prompt { .. } | Record::Step(_) if room == 0 => {
+                n_left_out += 1;
+                continue;
             }
+            Record::Prompt { message } => prompt(message),
+            Record::Step(step) => self::step(step),
             Record::End(record) => {
                 end = self::end(record);
                 continue;
             }
         };
+        // A turn without text costs something too, so that their number is bounded.
         let size: usize = turn.parts.iter().map(|part| part.text.len()).sum();
-        room = room.saturating_sub(size);
+        room = room.saturating_sub(size.max(200));
         turns.push(turn);
     }
     if n_left_out > 0 {
         turns.push(Turn {
             title: format!(
-                "{} further steps are left out of this view; the trajectory file has them",
+                "{} further turns are left out of this view; the trajectory file has them",
                 words::thousands(n_left_out)
             ),
             warn: true,
@@ -456,7 +467,7 @@ fn step(step: &Step) -> Turn {
             text: cut(thought.trim(), THOUGHT),
         });
     }
-    for call in &step.reply.tool_calls {
+    for call in step.reply.tool_calls.iter().take(PARTS) {
         let ran = step
             .actions
             .iter()
@@ -469,13 +480,13 @@ fn step(step: &Step) -> Turn {
             });
         }
     }
-    for action in &step.actions {
+    for action in step.actions.iter().take(PARTS) {
         parts.push(command(action));
         if step.observations.is_empty() {
             parts.push(output(action));
         }
     }
-    for message in &step.observations {
+    for message in step.observations.iter().take(PARTS) {
         parts.push(Part {
             kind: "output",
             label: format!("observation, as the model saw it ({})", role(message.role)),
@@ -483,6 +494,22 @@ fn step(step: &Step) -> Turn {
         });
     }
     parts.extend(failed_attempts(&step.attempts));
+    let longest = [
+        step.reply.tool_calls.len(),
+        step.actions.len(),
+        step.observations.len(),
+    ];
+    if parts.len() > PARTS || longest.iter().any(|&n| n > PARTS) {
+        parts.truncate(PARTS);
+        parts.push(Part {
+            kind: "text",
+            label: format!(
+                "further blocks are left out of this view; the step has {} tool calls, {} commands and {} observations",
+                longest[0], longest[1], longest[2]
+            ),
+            text: String::new(),
+        });
+    }
     let mut facts = vec![
         format!("model {}", words::seconds(step.model_seconds)),
         format!("actions {}", words::seconds(step.action_seconds)),
@@ -523,7 +550,10 @@ fn step(step: &Step) -> Turn {
 /// A reply without the fenced blocks that were run, since they are shown as commands.
 fn without_commands(content: &str, actions: &[Action]) -> String {
     let mut out = content.to_owned();
-    for action in actions {
+    if content.len() > STRIPPED {
+        return out;
+    }
+    for action in actions.iter().take(PARTS) {
         let command = action.command.trim();
         let Some(at) = out.find(command).filter(|_| !command.is_empty()) else {
             continue;
@@ -672,6 +702,61 @@ mod tests {
         let json: serde_json::Value =
             serde_json::from_reader(flate2::read::GzDecoder::new(&bytes[..])).unwrap();
         assert_eq!(json["facts"][0][1], "</script>\u{27e8}U+001B\u{27e9}[2J");
+    }
+
+    #[test]
+    fn a_huge_trajectory_stays_small_and_says_so() {
+        let step = Step {
+            number: 1,
+            reply: Message::text(Role::Assistant, "x".repeat(100_000)),
+            finish: FinishReason::Stop,
+            actions: vec![action("ls"); 1_000],
+            observations: vec![Message::text(Role::User, "y".repeat(100_000))],
+            outcome: temper_core::trajectory::StepOutcome::Ran,
+            usage: Usage::default(),
+            cost: None,
+            tokens: None,
+            attempts: Vec::new(),
+            model_seconds: 1.0,
+            action_seconds: 1.0,
+        };
+        let records = vec![Record::Step(Box::new(step)); 300];
+        let (turns, end) = conversation(&records);
+        assert!(end.is_empty());
+        let shown: usize = turns
+            .iter()
+            .flat_map(|turn| &turn.parts)
+            .map(|part| part.text.len())
+            .sum();
+        assert!(shown < STEPS + 20_000, "{shown}");
+        let last = &turns.last().unwrap().title;
+        assert_eq!(
+            *last,
+            format!(
+                "{} further turns are left out of this view; the trajectory file has them",
+                words::thousands(301 - turns.len() as u64)
+            )
+        );
+        assert!(
+            turns[0].parts[0]
+                .text
+                .contains("bytes left out of this view")
+        );
+        assert!(
+            turns[0]
+                .parts
+                .last()
+                .unwrap()
+                .label
+                .contains("further blocks")
+        );
+        let prompts = vec![
+            Record::Prompt {
+                message: Message::text(Role::User, "")
+            };
+            100_000
+        ];
+        assert!(conversation(&prompts).0.len() < 3_100);
     }
 
     #[test]

@@ -133,22 +133,15 @@ fn attempts(arms: &[ArmSummary]) -> Table {
     ]);
     for arm in arms.iter().filter(|arm| arm.attempts_solved.len() > 1) {
         for at in &arm.attempts_solved {
-            let range = |lower: f64, upper: f64| {
-                if lower == upper {
-                    text::share(lower)
-                } else {
-                    format!("{} to {}", text::share(lower), text::share(upper))
-                }
-            };
             table.row([
                 arm.name.to_string(),
                 at.k.to_string(),
                 words::thousands(at.n_tasks),
                 words::thousands(at.n_tasks_with_lost),
-                range(at.any.lower, at.any.upper),
-                range(at.any_interval.lower, at.any_interval.upper),
-                range(at.all.lower, at.all.upper),
-                range(at.all_interval.lower, at.all_interval.upper),
+                words::range(at.any.lower, at.any.upper),
+                words::range(at.any_interval.lower, at.any_interval.upper),
+                words::range(at.all.lower, at.all.upper),
+                words::range(at.all_interval.lower, at.all_interval.upper),
             ]);
         }
     }

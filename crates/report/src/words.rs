@@ -70,6 +70,16 @@ pub fn resolution(resolution: Resolution) -> (&'static str, &'static str, &'stat
     }
 }
 
+/// Two ends of a range of shares, or the one share that both round to.
+pub fn range(lower: f64, upper: f64) -> String {
+    use temper_eval::text::share;
+    if share(lower) == share(upper) {
+        share(lower)
+    } else {
+        format!("{} to {}", share(lower), share(upper))
+    }
+}
+
 /// All resolutions in the order in which bars and legends show them.
 pub const RESOLUTIONS: [Resolution; 6] = [
     Resolution::Resolved,

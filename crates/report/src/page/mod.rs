@@ -136,10 +136,12 @@ fn policy() -> String {
     )
 }
 
+/// A task's position, and the last arm that attempted it with that arm's first attempt.
+type Place = (usize, Option<(usize, u32)>);
+
 /// Where a trial is opened on the page.
 struct Links<'a> {
-    /// Position and first trial, as arm and attempt, of each task.
-    tasks: HashMap<&'a TaskId, (usize, Option<(usize, u32)>)>,
+    tasks: HashMap<&'a TaskId, Place>,
 }
 
 impl Links<'_> {

@@ -148,6 +148,46 @@ fn headline(pair: &Pair) -> Html {
 }
 
 fn several(pairs: &[Pair]) -> Html {
+    let differing: Vec<String> = pairs
+        .iter()
+        .filter_map(|pair| {
+            let (better, worse) = match pair.conclusion {
+                Conclusion::CandidateBetter => (&pair.candidate, &pair.baseline),
+                Conclusion::BaselineBetter => (&pair.baseline, &pair.candidate),
+                _ => return None,
+            };
+            Some(format!("{better} is significantly better than {worse}"))
+        })
+        .collect();
+    let title = match differing.len() {
+        0 => "No pair of arms differs significantly".to_owned(),
+        1..=3 => differing.join("; "),
+        n => format!("{n} of {} pairs of arms differ significantly", pairs.len()),
+    };
+    let headline = element(
+        "div",
+        if differing.is_empty() {
+            "headline none"
+        } else {
+            "headline claim"
+        },
+        all([
+            element("p", "verdict", title),
+            element(
+                "p",
+                "lede",
+                format!(
+                    "{} pairs were tested on their common tasks with McNemar's exact test, and \
+                     the p values corrected with Holm's method. At least {} one-sided flips are \
+                     needed for significance.",
+                    pairs.len(),
+                    pairs
+                        .first()
+                        .map_or(0, |pair| pair.mcnemar.minimum_one_sided_flips)
+                ),
+            ),
+        ]),
+    );
     let rows = pairs.iter().map(|pair| {
         let interval = quoted(&pair.difference).map_or_else(
             || "none".into(),
@@ -181,10 +221,8 @@ fn several(pairs: &[Pair]) -> Html {
             ),
         ]
     });
-    let flips = pairs
-        .first()
-        .map_or(0, |pair| pair.mcnemar.minimum_one_sided_flips);
     all([
+        headline,
         table(
             "pairs",
             &[
@@ -198,14 +236,6 @@ fn several(pairs: &[Pair]) -> Html {
                 ("conclusion", false),
             ],
             rows,
-        ),
-        element(
-            "p",
-            "quiet",
-            format!(
-                "At least {flips} one-sided flips are needed for significance with {} pairs.",
-                pairs.len()
-            ),
         ),
         element(
             "details",
@@ -518,13 +548,6 @@ fn outcomes(arms: &[ArmSummary]) -> Html {
 
 /// pass@k and all-k-pass, where there is more than one attempt.
 fn attempts(arms: &[ArmSummary]) -> Html {
-    let range = |lower: f64, upper: f64| {
-        if lower == upper {
-            text::share(lower)
-        } else {
-            format!("{} to {}", text::share(lower), text::share(upper))
-        }
-    };
     let rows: Vec<Vec<Html>> = arms
         .iter()
         .filter(|arm| arm.attempts_solved.len() > 1)
@@ -535,10 +558,10 @@ fn attempts(arms: &[ArmSummary]) -> Html {
                     Html::text(at.k.to_string()),
                     Html::text(words::thousands(at.n_tasks)),
                     Html::text(words::thousands(at.n_tasks_with_lost)),
-                    Html::text(range(at.any.lower, at.any.upper)),
-                    Html::text(range(at.any_interval.lower, at.any_interval.upper)),
-                    Html::text(range(at.all.lower, at.all.upper)),
-                    Html::text(range(at.all_interval.lower, at.all_interval.upper)),
+                    Html::text(words::range(at.any.lower, at.any.upper)),
+                    Html::text(words::range(at.any_interval.lower, at.any_interval.upper)),
+                    Html::text(words::range(at.all.lower, at.all.upper)),
+                    Html::text(words::range(at.all_interval.lower, at.all_interval.upper)),
                 ]
             })
         })
