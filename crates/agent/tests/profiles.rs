@@ -1,4 +1,5 @@
 //! What a profile file may say, and what becomes of it.
+#![allow(clippy::unwrap_used)]
 
 use serde_json::{Value, json};
 use temper_agent::{

@@ -1,5 +1,6 @@
 //! Texts and templates against what CPython and Jinja2 make of them
 //! (`fixtures/python/make_text_cases.py`, `make_template_cases.py`).
+#![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
 use temper_agent::{

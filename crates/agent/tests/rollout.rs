@@ -1,5 +1,6 @@
 //! The loop with a scripted model and a sandbox that runs nothing: every ending, both protocols,
 //! and the additions of `project-hardened`.
+#![allow(clippy::unwrap_used)]
 
 mod loop_support;
 

@@ -3,6 +3,7 @@
 //! `fixtures/atif/*.json` were accepted by Harbor's own models
 //! (`fixtures/atif/validate.py`). To write them anew after a change of the export, run this test
 //! with `TEMPER_WRITE_FIXTURES=1`, then validate them.
+#![allow(clippy::unwrap_used)]
 
 mod loop_support;
 

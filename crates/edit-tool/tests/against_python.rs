@@ -1,5 +1,6 @@
 //! The tool against what the Python program did (`fixtures/make_cases.py`), and against hostile
 //! files.
+#![allow(clippy::unwrap_used)]
 
 use std::{
     fs,
