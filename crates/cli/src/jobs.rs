@@ -190,12 +190,7 @@ fn open_ledger(budget: &BudgetArgs, directory: &std::path::Path) -> Result<Arc<L
     };
     let mut spent = Spent::default();
     match JobDirectory::open(directory) {
-        Ok(job) => job.for_each_trial(|trial| {
-            spent.n_calls += u64::from(trial.n_model_calls);
-            spent.tokens +=
-                trial.usage.prompt_tokens.unwrap_or(0) + trial.usage.completion_tokens.unwrap_or(0);
-            spent.money.0 += trial.cost.map_or(0, |cost| cost.0);
-        })?,
+        Ok(job) => job.for_each_trial(|trial| spent.add_trial(&trial))?,
         Err(JobError::NotAJob { .. }) => {}
         Err(error) => return Err(error.into()),
     }
