@@ -16,6 +16,7 @@ mod exec;
 mod fence;
 mod files;
 mod filter;
+mod furnish;
 mod launcher;
 mod output;
 mod owners;
