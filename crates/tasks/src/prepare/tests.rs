@@ -469,3 +469,66 @@ fn an_image_is_brought_to_its_start_and_stripped_of_history() {
     assert!(prepared.setup[1].contains("temper-history"));
     assert_eq!(prepared.setup.len(), 2);
 }
+
+#[test]
+fn a_commit_is_prepared_without_the_commits_after_it() {
+    let fixture = fixture();
+    let repository = fixture.folder.path().join("repository");
+    fs::create_dir(&repository).unwrap();
+    let git = |arguments: &[&str]| {
+        let tools = fixture.tools();
+        let output = tools
+            .git()
+            .unwrap()
+            .command(&repository)
+            .args(["-c", "user.name=u", "-c", "user.email=u@x"])
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{arguments:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    git(&["init", "-q", "-b", "main"]);
+    let mut commits = Vec::new();
+    for content in ["one", "two", "the fix"] {
+        fs::write(repository.join("a"), content).unwrap();
+        git(&["add", "."]);
+        git(&["commit", "-qm", content]);
+        commits.push(git(&["rev-parse", "HEAD"]));
+    }
+    git(&["tag", "v3"]);
+    let mut task = fixture.task();
+    task.environment = Environment::Host;
+    task.verifier = harbor(fixture.folder.path());
+    task.start = Start::GitCommit {
+        repository: repository.display().to_string(),
+        commit: commits[1].clone(),
+    };
+    let prepared = prepare(&task, &fixture.cache(), &fixture.tools()).unwrap();
+    let start = prepared.task.start_tree.unwrap();
+    assert_eq!(read(start.join("a")), "two");
+    let tools = fixture.tools();
+    let run = |arguments: &[&str]| {
+        let mut command = tools.git().unwrap().command(&start);
+        command.args(arguments).output().unwrap()
+    };
+    assert!(!run(&["cat-file", "-e", &commits[2]]).status.success());
+    let log = run(&["log", "--all", "--reflog", "--format=%s"]).stdout;
+    assert_eq!(String::from_utf8(log).unwrap(), "start\n");
+    // The audit is kept with the tree, and what it says is said again from the cache.
+    let again = prepare(&task, &fixture.cache(), &fixture.tools()).unwrap();
+    for notes in [&prepared.notes, &again.notes] {
+        assert!(
+            notes.iter().any(|note| note.contains("1 tags")),
+            "{notes:?}"
+        );
+    }
+    let audit: crate::history::Audit =
+        serde_json::from_str(&read(start.parent().unwrap().join("audit.json"))).unwrap();
+    assert!(
+        audit
+            .removed
+            .iter()
+            .any(|removed| removed.name == "refs/tags/v3")
+    );
+}

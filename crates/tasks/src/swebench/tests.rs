@@ -286,6 +286,13 @@ fn hostile_files_are_errors() {
     assert!(load_text("\u{feff}[]").is_err());
 }
 
+/// One byte of this copy of `instances.parquet` differs, and the Parquet reader asserts otherwise.
+#[test]
+fn a_file_that_breaks_the_readers_assertions_is_an_error() {
+    let error = crate::load(&fixture("damaged.parquet"), None).unwrap_err();
+    assert!(error.to_string().contains("is damaged"), "{error}");
+}
+
 #[test]
 fn damaged_bytes_never_panic() {
     let folder = tempfile::tempdir().unwrap();
