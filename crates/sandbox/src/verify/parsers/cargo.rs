@@ -2,14 +2,14 @@
 
 use super::{
     LineParser, Status, StatusMap,
-    lines::{rfind, strip_controls, text},
+    lines::{Statuses, rfind, strip_controls},
 };
 
 /// Reads `cargo test` logs. What failed tests printed follows `failures:` and is passed over.
 #[derive(Default)]
 pub struct Cargo {
     in_failures: bool,
-    map: StatusMap,
+    map: Statuses,
 }
 
 impl LineParser for Cargo {
@@ -32,11 +32,11 @@ impl LineParser for Cargo {
                 ignored if ignored.starts_with(b"ignored") => Status::Skipped,
                 _ => return,
             };
-            self.map.insert(text(rest[..at].trim_ascii()), status);
+            self.map.insert(rest[..at].trim_ascii(), status);
         }
     }
 
     fn finish(self: Box<Self>) -> StatusMap {
-        self.map
+        self.map.finish()
     }
 }

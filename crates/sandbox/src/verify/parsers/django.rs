@@ -6,36 +6,58 @@
 
 use super::{
     LineParser, Status, StatusMap,
-    lines::{find, rfind, strip_controls, text},
+    lines::{Statuses, find, rfind, strip_controls},
 };
 
 /// Reads logs of Django's `runtests.py`.
 #[derive(Default)]
 pub struct Django {
-    map: StatusMap,
-    last_announced: Option<String>,
+    map: Statuses,
+    last_announced: Option<Vec<u8>>,
     /// Names whose `ok` stands alone on the line after a message, found as upstream finds them;
     /// they are applied at the end.
-    interrupted: Vec<String>,
+    interrupted: Vec<Vec<u8>>,
     /// A name whose message started and has not ended.
-    open_message: Option<String>,
+    open_message: Option<Vec<u8>>,
     /// The name whose message ended on the line before.
-    awaits_ok: Option<String>,
+    awaits_ok: Option<Vec<u8>>,
 }
 
 const DIRECTLY_PASSED: [&[u8]; 3] = [b" ... ok", b" ... OK", b" ...  OK"];
 
 impl Django {
     fn statuses(&mut self, line: &[u8]) {
-        if find(line, b"--version is equivalent to version").is_some() {
-            self.map.insert(
-                "--version is equivalent to version".to_owned(),
-                Status::Passed,
-            );
+        if line.len() >= VERSION.len() && find(line, VERSION).is_some() {
+            self.map.insert(VERSION, Status::Passed);
+        }
+        for (prefix, status) in [
+            (b"FAIL:".as_slice(), Status::Failed),
+            (b"ERROR:", Status::Error),
+        ] {
+            if line.starts_with(prefix)
+                && let Some(word) = line
+                    .split(u8::is_ascii_whitespace)
+                    .filter(|word| !word.is_empty())
+                    .nth(1)
+            {
+                self.map.insert(word, status);
+            }
         }
         if let Some(at) = find(line, b" ... ") {
-            self.last_announced = Some(text(&line[..at]));
+            self.announced(line, at);
         }
+        if line.starts_with(b"ok")
+            && let Some(name) = &self.last_announced
+        {
+            self.map.insert(name, Status::Passed);
+        }
+    }
+
+    /// A line with ` ... ` in it, the first at `at`.
+    fn announced(&mut self, line: &[u8], at: usize) {
+        let name = self.last_announced.get_or_insert_default();
+        name.clear();
+        name.extend_from_slice(&line[..at]);
         for suffix in DIRECTLY_PASSED {
             if line.ends_with(suffix) {
                 let mut line = line;
@@ -45,35 +67,22 @@ impl Django {
                     line = line[at + 3..].trim_ascii();
                 }
                 let end = rfind(line, suffix).unwrap_or(line.len());
-                self.map.insert(text(&line[..end]), Status::Passed);
+                self.map.insert(&line[..end], Status::Passed);
                 break;
             }
         }
         if let Some(at) = find(line, b" ... skipped") {
-            self.map.insert(text(&line[..at]), Status::Skipped);
+            self.map.insert(&line[..at], Status::Skipped);
         }
-        for (suffix, prefix, status) in [
-            (b" ... FAIL".as_slice(), b"FAIL:".as_slice(), Status::Failed),
-            (b" ... ERROR", b"ERROR:", Status::Error),
+        for (suffix, status) in [
+            (b" ... FAIL".as_slice(), Status::Failed),
+            (b" ... ERROR", Status::Error),
         ] {
             if line.ends_with(suffix)
                 && let Some(at) = find(line, suffix)
             {
-                self.map.insert(text(&line[..at]), status);
+                self.map.insert(&line[..at], status);
             }
-            if line.starts_with(prefix)
-                && let Some(word) = line
-                    .split(u8::is_ascii_whitespace)
-                    .filter(|word| !word.is_empty())
-                    .nth(1)
-            {
-                self.map.insert(text(word), status);
-            }
-        }
-        if line.starts_with(b"ok")
-            && let Some(name) = &self.last_announced
-        {
-            self.map.insert(name.clone(), Status::Passed);
         }
     }
 
@@ -85,28 +94,32 @@ impl Django {
             self.open_message = None;
             return;
         }
-        if let Some(at) = find(line, b" ... Testing against Django installed in ") {
-            self.open_message.get_or_insert_with(|| text(&line[..at]));
-        }
         if line.ends_with(b" silenced).") {
-            self.awaits_ok = self.open_message.clone();
-        }
-        for (start, end) in [
-            (b" ... Internal Server Error: /".as_slice(), b"/".as_slice()),
-            (
-                b" ... System check identified no issues (0 silenced)",
-                b"(0 silenced)",
-            ),
-        ] {
-            if let Some(at) = find(line, start)
-                && line.ends_with(end)
-                && line.len() > at + start.len() - 1
-            {
-                self.awaits_ok = Some(text(&line[..at]));
+            if let Some(at) = find(line, MESSAGE) {
+                self.open_message.get_or_insert_with(|| line[..at].to_vec());
             }
+            self.awaits_ok = self.open_message.clone();
+        } else if line.ends_with(b"/") || line.ends_with(b"(0 silenced)") {
+            for start in [SERVER_ERROR, CHECK] {
+                if let Some(at) = find(line, start)
+                    && line.len() > at + start.len() - usize::from(start == CHECK)
+                {
+                    self.awaits_ok = Some(line[..at].to_vec());
+                }
+            }
+        }
+        if self.open_message.is_none()
+            && let Some(at) = find(line, MESSAGE)
+        {
+            self.open_message = Some(line[..at].to_vec());
         }
     }
 }
+
+const VERSION: &[u8] = b"--version is equivalent to version";
+const MESSAGE: &[u8] = b" ... Testing against Django installed in ";
+const SERVER_ERROR: &[u8] = b" ... Internal Server Error: /";
+const CHECK: &[u8] = b" ... System check identified no issues (0 silenced)";
 
 impl LineParser for Django {
     fn line(&mut self, line: &[u8]) {
@@ -118,8 +131,8 @@ impl LineParser for Django {
     fn finish(self: Box<Self>) -> StatusMap {
         let mut map = self.map;
         for name in self.interrupted {
-            map.insert(name, Status::Passed);
+            map.insert(&name, Status::Passed);
         }
-        map
+        map.finish()
     }
 }

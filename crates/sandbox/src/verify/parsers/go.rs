@@ -1,17 +1,17 @@
 //! `go test`: `--- PASS: NAME (0.00s)`, subtests indented.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 
 use super::{
     LineParser, Status, StatusMap,
-    lines::{is_duration, rfind, strip_controls, text},
+    lines::{Statuses, is_duration, rfind, strip_controls},
 };
 
 /// Reads `go test` logs. Where the run was verbose, only tests that were announced count.
 #[derive(Default)]
 pub struct Go {
-    announced: BTreeSet<String>,
-    map: StatusMap,
+    announced: HashSet<Vec<u8>>,
+    map: Statuses,
 }
 
 impl LineParser for Go {
@@ -19,7 +19,7 @@ impl LineParser for Go {
         let line = strip_controls(line);
         let line = line.trim_ascii();
         if let Some(name) = line.strip_prefix(b"=== RUN") {
-            self.announced.insert(text(name.trim_ascii()));
+            self.announced.insert(name.trim_ascii().to_vec());
             return;
         }
         let Some(rest) = line.strip_prefix(b"--- ") else {
@@ -35,15 +35,15 @@ impl LineParser for Go {
             && let Some(duration) = rest[at + 2..].strip_suffix(b")")
             && is_duration(duration)
         {
-            self.map.insert(text(&rest[..at]), status);
+            self.map.insert(&rest[..at], status);
         }
     }
 
     fn finish(self: Box<Self>) -> StatusMap {
         let Go { announced, mut map } = *self;
         if !announced.is_empty() {
-            map.retain(|name, _| announced.contains(name));
+            map.retain(|name| announced.contains(name));
         }
-        map
+        map.finish()
     }
 }

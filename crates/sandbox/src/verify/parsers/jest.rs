@@ -2,7 +2,7 @@
 
 use super::{
     LineParser, Status, StatusMap,
-    lines::{is_duration, rfind, strip_controls, text},
+    lines::{Statuses, is_duration, rfind, strip_controls},
 };
 
 /// Reads jest logs. Tests of one name in different `describe` blocks share an id, as upstream.
@@ -12,7 +12,7 @@ pub struct Jest {
     in_report: bool,
     /// Whether a file's heading was seen.
     structured: bool,
-    map: StatusMap,
+    map: Statuses,
 }
 
 impl LineParser for Jest {
@@ -48,12 +48,12 @@ impl LineParser for Jest {
                 }
                 _ => name,
             };
-            self.map.insert(text(name.trim_ascii()), status);
+            self.map.insert(name.trim_ascii(), status);
         }
     }
 
     fn finish(self: Box<Self>) -> StatusMap {
-        self.map
+        self.map.finish()
     }
 }
 

@@ -1,6 +1,60 @@
 //! What parsers share: taking terminal control sequences out of a line, and small searches.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::HashMap};
+
+use super::{Status, StatusMap};
+
+/// Statuses while a log is read: most lines of a long log name a test that is known already, which
+/// costs no allocation here.
+#[derive(Default)]
+pub struct Statuses(HashMap<Vec<u8>, Status>);
+
+impl Statuses {
+    /// Sets the last status of a test.
+    pub fn insert(&mut self, id: &[u8], status: Status) {
+        match self.0.get_mut(id) {
+            Some(known) => *known = status,
+            None => {
+                self.0.insert(id.to_vec(), status);
+            }
+        }
+    }
+
+    /// Forgets a test.
+    pub fn remove(&mut self, id: &[u8]) {
+        self.0.remove(id);
+    }
+
+    /// Forgets all tests.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Takes everything out of `later`, which wins.
+    pub fn append(&mut self, later: &mut Statuses) {
+        self.0.extend(later.0.drain());
+    }
+
+    /// Keeps the tests that `keeps` wants.
+    pub fn retain(&mut self, mut keeps: impl FnMut(&[u8]) -> bool) {
+        self.0.retain(|id, _| keeps(id));
+    }
+
+    /// Adds a test that is not known yet.
+    pub fn insert_new(&mut self, id: &[u8], status: Status) {
+        if !self.0.contains_key(id) {
+            self.0.insert(id.to_vec(), status);
+        }
+    }
+
+    /// The finished map.
+    pub fn finish(self) -> StatusMap {
+        self.0
+            .into_iter()
+            .map(|(id, status)| (text(&id), status))
+            .collect()
+    }
+}
 
 /// The line without terminal control sequences (ECMA-48: `ESC [ … final`, `ESC ] … BEL`, two-byte
 /// escapes) and without a carriage return at its end.

@@ -76,9 +76,12 @@ impl Parser {
     /// Reads a whole log.
     pub fn parse(&self, log: &[u8]) -> StatusMap {
         let mut parser = self.start();
-        for line in log.split(|byte| *byte == b'\n') {
-            parser.line(line);
+        let mut rest = log;
+        while let Some(end) = memchr::memchr(b'\n', rest) {
+            parser.line(&rest[..end]);
+            rest = &rest[end + 1..];
         }
+        parser.line(rest);
         parser.finish()
     }
 }

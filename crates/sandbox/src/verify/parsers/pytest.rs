@@ -6,22 +6,22 @@
 
 use super::{
     LineParser, Status, StatusMap,
-    lines::{find, strip_controls, text},
+    lines::{Statuses, find, strip_controls, text},
 };
 
 /// Reads pytest logs.
 pub struct Pytest {
-    rename: fn(String) -> String,
+    rename: Option<fn(String) -> String>,
     keeps: fn(Status) -> bool,
     region: Region,
     /// Whether a heading was seen at all.
     structured: bool,
     /// Whether the session announced itself, so that a second summary cannot be another session's.
     announced: bool,
-    finished_sessions: StatusMap,
-    progress: StatusMap,
-    summary: StatusMap,
-    unstructured: StatusMap,
+    finished_sessions: Statuses,
+    progress: Statuses,
+    summary: Statuses,
+    unstructured: Statuses,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -33,47 +33,46 @@ enum Region {
 }
 
 impl Pytest {
-    fn new(rename: fn(String) -> String, keeps: fn(Status) -> bool) -> Self {
+    fn new(rename: Option<fn(String) -> String>, keeps: fn(Status) -> bool) -> Self {
         Pytest {
             rename,
             keeps,
             region: Region::Outside,
             structured: false,
             announced: false,
-            finished_sessions: StatusMap::new(),
-            progress: StatusMap::new(),
-            summary: StatusMap::new(),
-            unstructured: StatusMap::new(),
+            finished_sessions: Statuses::default(),
+            progress: Statuses::default(),
+            summary: Statuses::default(),
+            unstructured: Statuses::default(),
         }
     }
 
     /// Ids as they are.
     pub fn plain() -> Self {
-        Pytest::new(|id| id, |_| true)
+        Pytest::new(None, |_| true)
     }
 
     /// A parameter that is a path keeps only its last component.
     pub fn options() -> Self {
-        Pytest::new(shorten_path_option, |_| true)
+        Pytest::new(Some(shorten_path_option), |_| true)
     }
 
     /// Mouse buttons are written as numbers, as older versions of the enumeration printed them.
     pub fn matplotlib() -> Self {
         Pytest::new(
-            |id| {
+            Some(|id| {
                 id.replace("MouseButton.LEFT", "1")
                     .replace("MouseButton.RIGHT", "3")
-            },
+            }),
             |_| true,
         )
     }
 
     /// Only passed and failed tests are kept.
     pub fn seaborn() -> Self {
-        Pytest::new(
-            |id| id,
-            |status| matches!(status, Status::Passed | Status::Failed),
-        )
+        Pytest::new(None, |status| {
+            matches!(status, Status::Passed | Status::Failed)
+        })
     }
 
     fn heading(&mut self, title: &[u8]) {
@@ -108,11 +107,16 @@ impl Pytest {
 impl LineParser for Pytest {
     fn line(&mut self, line: &[u8]) {
         // Most lines of a long log are none of ours; they cost one look at their first byte.
-        if !matches!(self.region, Region::Progress)
-            && !line
-                .first()
-                .is_some_and(|byte| matches!(byte, b'=' | b'P' | b'F' | b'S' | b'E' | b'X' | 0x1b))
-        {
+        let first = line.first().copied().unwrap_or(0);
+        let may_count = match self.region {
+            Region::Progress => true,
+            Region::Summary => matches!(first, b'=' | b'P' | b'F' | b'S' | b'E' | b'X' | 0x1b),
+            Region::Outside if !self.structured => {
+                matches!(first, b'=' | b'P' | b'F' | b'S' | b'E' | b'X' | 0x1b)
+            }
+            Region::Outside | Region::Report => matches!(first, b'=' | 0x1b),
+        };
+        if !may_count {
             return;
         }
         let line = strip_controls(line);
@@ -129,16 +133,19 @@ impl LineParser for Pytest {
         if let Some((id, status)) = found
             && (self.keeps)(status)
         {
-            map.insert((self.rename)(text(id)), status);
+            match self.rename {
+                None => map.insert(id, status),
+                Some(rename) => map.insert(rename(text(id)).as_bytes(), status),
+            }
         }
     }
 
     fn finish(mut self: Box<Self>) -> StatusMap {
         if !self.structured {
-            return self.unstructured;
+            return self.unstructured.finish();
         }
         self.end_session();
-        self.finished_sessions
+        self.finished_sessions.finish()
     }
 }
 
@@ -248,29 +255,29 @@ fn progress_line(line: &[u8]) -> Option<(&[u8], Status)> {
     {
         line = line[..open].trim_ascii_end();
     }
-    // The status is the last status word that ends the line or is followed by its reason.
-    let (at, word, status) = WORDS
-        .iter()
-        .filter_map(|(word, status)| {
-            let mut end = line.len();
-            while let Some(at) = super::lines::rfind(&line[..end], word) {
-                let after = &line[at + word.len()..];
-                let ends = after.is_empty() || (after.starts_with(b" (") && after.ends_with(b")"));
-                if ends && at > 0 && line[at - 1] == b' ' {
-                    return Some((at, word, *status));
-                }
-                // Only a reason in brackets may follow, so earlier places are rarely worth a look.
-                if !line.ends_with(b")") {
-                    return None;
-                }
-                end = at;
-            }
-            None
-        })
-        .min_by_key(|(at, ..)| *at)?;
-    debug_assert!(!word.is_empty());
+    let (at, status) = status_at_end(line)?;
     let id = line[..at].trim_ascii_end();
     (find(id, b"::").is_some() && is_id(id)).then_some((id, status))
+}
+
+/// Where the status word stands that ends the line or is followed by its reason in brackets: of
+/// several such words the first, since a reason can hold one.
+fn status_at_end(line: &[u8]) -> Option<(usize, Status)> {
+    let follows_space = |at: usize| at > 0 && line[at - 1] == b' ';
+    if !line.ends_with(b")") {
+        return WORDS.iter().find_map(|(word, status)| {
+            let at = line.strip_suffix(*word)?.len();
+            follows_space(at).then_some((at, *status))
+        });
+    }
+    WORDS
+        .iter()
+        .filter_map(|(word, status)| {
+            let at = memchr::memmem::find_iter(line, word)
+                .find(|at| follows_space(*at) && line[at + word.len()..].starts_with(b" ("))?;
+            Some((at, *status))
+        })
+        .min_by_key(|(at, _)| *at)
 }
 
 /// `a[/x/y]` becomes `a[/y]`; URLs and patterns stay.

@@ -3,14 +3,14 @@
 
 use super::{
     LineParser, Status, StatusMap,
-    lines::{rfind, strip_controls, text},
+    lines::{Statuses, rfind, strip_controls},
 };
 
 /// Reads logs of `bin/test`. Failures are listed once by path and once by name, as upstream.
 #[derive(Default)]
 pub struct Sympy {
-    failures: StatusMap,
-    map: StatusMap,
+    failures: Statuses,
+    map: Statuses,
 }
 
 impl LineParser for Sympy {
@@ -22,7 +22,7 @@ impl LineParser for Sympy {
             && let Some(at) = rfind(title, b".py:")
         {
             let id = [&title[..at], b".py:", &title[at + 4..]].concat();
-            self.failures.insert(text(&id), Status::Failed);
+            self.failures.insert(&id, Status::Failed);
             return;
         }
         let line = line.trim_ascii();
@@ -42,15 +42,15 @@ impl LineParser for Sympy {
             .iter()
             .position(u8::is_ascii_whitespace)
             .unwrap_or(line.len());
-        self.map.insert(text(&line[..end]), status);
+        self.map.insert(&line[..end], status);
     }
 
     fn finish(self: Box<Self>) -> StatusMap {
         let Sympy { failures, mut map } = *self;
-        for (id, status) in failures {
-            map.entry(id).or_insert(status);
+        for (id, status) in failures.finish() {
+            map.insert_new(id.as_bytes(), status);
         }
-        map
+        map.finish()
     }
 }
 

@@ -5,13 +5,13 @@
 
 use super::{
     LineParser, Status, StatusMap,
-    lines::{strip_controls, text},
+    lines::{Statuses, strip_controls},
 };
 
 /// Reads TAP.
 #[derive(Default)]
 pub struct Tap {
-    map: StatusMap,
+    map: Statuses,
 }
 
 impl LineParser for Tap {
@@ -30,11 +30,11 @@ impl LineParser for Tap {
             && let [b' ', name @ ..] = &rest[n_digits..]
             && !name.is_empty()
         {
-            self.map.insert(text(name), status);
+            self.map.insert(name, status);
         }
     }
 
     fn finish(self: Box<Self>) -> StatusMap {
-        self.map
+        self.map.finish()
     }
 }

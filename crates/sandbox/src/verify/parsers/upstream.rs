@@ -2,13 +2,17 @@
 //! starts with a status word makes a test, and ids end at a space. They exist so that numbers can
 //! be compared with published ones; text that a test prints can make tests and flip them.
 
-use super::{LineParser, Status, StatusMap, lines::find, pytest::shorten_path_option};
+use super::{
+    LineParser, Status, StatusMap,
+    lines::{Statuses, find},
+    pytest::shorten_path_option,
+};
 
 /// SWE-bench's readings of pytest.
 pub struct Upstream {
     kind: Kind,
     version: u8,
-    map: StatusMap,
+    map: Statuses,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -33,7 +37,7 @@ impl Upstream {
         Upstream {
             kind,
             version,
-            map: StatusMap::new(),
+            map: Statuses::default(),
         }
     }
 
@@ -64,11 +68,11 @@ impl Upstream {
 
     /// Records a status by its word. A word that only starts with a status (`PASSEDx`) makes an
     /// entry upstream whose status is that word; it decides nothing there, so none is made here.
-    fn record(&mut self, id: String, word: &str) {
+    fn record(&mut self, id: &str, word: &str) {
         match WORDS.iter().find(|(name, _)| *name == word) {
-            Some((_, status)) => self.map.insert(id, *status),
-            None => self.map.remove(&id),
-        };
+            Some((_, status)) => self.map.insert(id.as_bytes(), *status),
+            None => self.map.remove(id.as_bytes()),
+        }
     }
 
     /// Version 5 passes over `SKIPPED [3] path:line: reason`, which names no test.
@@ -91,11 +95,10 @@ impl Upstream {
         if let (Some(word), Some(id)) = (words.next(), words.next())
             && !self.is_folded_skip(word, id)
         {
-            let id = match self.kind {
-                Kind::Options => shorten_path_option(id.to_owned()),
-                _ => id.to_owned(),
-            };
-            self.record(id, word);
+            match self.kind {
+                Kind::Options => self.record(&shorten_path_option(id.to_owned()), word),
+                _ => self.record(id, word),
+            }
         }
     }
 
@@ -111,21 +114,20 @@ impl Upstream {
             if let [word, id, ..] = words[..]
                 && !self.is_folded_skip(word, id)
             {
-                let id = if self.version == 4 {
-                    id.to_owned()
+                if self.version == 4 {
+                    self.record(id, word);
                 } else {
-                    words[1..].join(" ")
-                };
-                self.record(id, word);
+                    self.record(&words[1..].join(" "), word);
+                }
             }
         } else if WORDS.iter().any(|(word, _)| line.ends_with(word)) {
             let words: Vec<_> = line.split_whitespace().collect();
             if words.len() >= 2 {
                 if self.version == 4 {
-                    self.record(words[0].to_owned(), words[1]);
+                    self.record(words[0], words[1]);
                 } else {
                     let last = words.len() - 1;
-                    self.record(words[..last].join(" "), words[last]);
+                    self.record(&words[..last].join(" "), words[last]);
                 }
             }
         }
@@ -135,16 +137,36 @@ impl Upstream {
         let words: Vec<_> = line.split_whitespace().collect();
         if line.starts_with("FAILED") {
             if let Some(id) = words.get(1) {
-                self.map.insert((*id).to_owned(), Status::Failed);
+                self.map.insert(id.as_bytes(), Status::Failed);
             }
         } else if line.contains(" PASSED ") {
             if words.get(1) == Some(&"PASSED") {
-                self.map.insert(words[0].to_owned(), Status::Passed);
+                self.map.insert(words[0].as_bytes(), Status::Passed);
             }
         } else if line.starts_with("PASSED")
             && let Some(id) = words.get(1)
         {
-            self.map.insert((*id).to_owned(), Status::Passed);
+            self.map.insert(id.as_bytes(), Status::Passed);
+        }
+    }
+}
+
+impl Upstream {
+    /// A cheap look that rules most lines out.
+    fn may_count(&self, line: &[u8]) -> bool {
+        let (Some(first), Some(last)) = (line.first(), line.last()) else {
+            return false;
+        };
+        let starts = matches!(first, b'P' | b'F' | b'S' | b'E' | b'X');
+        match self.kind {
+            Kind::Pytest | Kind::Options | Kind::Matplotlib => starts,
+            // Codes that are taken out can stand at either end.
+            Kind::PytestV2 => {
+                starts
+                    || matches!(first, b'[' | 0x01..=0x1f)
+                    || matches!(last, b'D' | b'R' | b'L' | b'm' | 0x01..=0x1f)
+            }
+            Kind::Seaborn => starts || find(line, b" PASSED ").is_some(),
         }
     }
 }
@@ -181,10 +203,7 @@ fn without_codes(line: &str) -> String {
 
 impl LineParser for Upstream {
     fn line(&mut self, line: &[u8]) {
-        if !WORDS
-            .iter()
-            .any(|(word, _)| find(line, word.as_bytes()).is_some())
-        {
+        if !self.may_count(line) {
             return;
         }
         let line = String::from_utf8_lossy(line);
@@ -201,14 +220,14 @@ impl LineParser for Upstream {
     }
 
     fn finish(self: Box<Self>) -> StatusMap {
-        self.map
+        self.map.finish()
     }
 }
 
 /// SWE-smith's reading of a verbose pytest run: `ID STATUS`, the id without a space.
 #[derive(Default)]
 pub struct SweSmith {
-    map: StatusMap,
+    map: Statuses,
 }
 
 impl LineParser for SweSmith {
@@ -224,12 +243,12 @@ impl LineParser for SweSmith {
         }
         for (word, found) in WORDS {
             if status.starts_with(word.as_bytes()) {
-                self.map.insert(super::lines::text(id), found);
+                self.map.insert(id, found);
             }
         }
     }
 
     fn finish(self: Box<Self>) -> StatusMap {
-        self.map
+        self.map.finish()
     }
 }

@@ -3,13 +3,13 @@
 use super::{
     LineParser, Status, StatusMap,
     jest::marked,
-    lines::{strip_controls, text},
+    lines::{Statuses, strip_controls},
 };
 
 /// Reads vitest logs.
 #[derive(Default)]
 pub struct Vitest {
-    map: StatusMap,
+    map: Statuses,
 }
 
 impl LineParser for Vitest {
@@ -23,12 +23,12 @@ impl LineParser for Vitest {
                 ("↓", Status::Skipped),
             ],
         ) {
-            self.map.insert(text(without_end(name)), status);
+            self.map.insert(without_end(name), status);
         }
     }
 
     fn finish(self: Box<Self>) -> StatusMap {
-        self.map
+        self.map.finish()
     }
 }
 
