@@ -351,6 +351,9 @@ impl Conversation<'_> {
         more: [(&str, Value); N],
     ) -> Flow<String> {
         let mut variables = self.rollout.profile.template_variables();
+        if let Some(directory) = self.rollout.directory {
+            variables.insert("cwd".into(), json!(directory));
+        }
         let cost = self.cost.unwrap_or_default().dollars();
         variables.insert("n_model_calls".into(), json!(self.n_calls));
         variables.insert("model_cost".into(), json!(cost));

@@ -698,4 +698,14 @@ fn edit_in_sandbox() {
         "rc=0 out=[def f(r: float):\n    return 1\ng.py\n]"
     );
     assert_eq!(shown[2], "rc=0 out=[42\n]");
+
+    // In an image whose own Python comes first, a script in the work tree leads to the tool.
+    sandbox
+        .write_files(&[edit_tool::work_tree_launcher("/testbed")])
+        .unwrap();
+    let own = "/usr/bin/python3 edit_via_str_replace g.py -- 'return 1' 'return 2' && cat g.py";
+    let mut model = Scripted::texts([format!("```bash\n{own}\n```")]);
+    let done = run(&profile, task("T"), &mut model, sandbox.as_mut());
+    let shown = &done.steps()[0].observations[0].content;
+    assert!(shown.ends_with("    return 2\n]"), "{shown}");
 }

@@ -25,9 +25,8 @@ use crate::{
 pub fn trajectory(trajectory: &Trajectory) -> Value {
     let header = &trajectory.header;
     let settings = settings(trajectory);
-    let version_2 = settings
-        .as_ref()
-        .is_some_and(|settings| settings.protocol == Protocol::ToolCall);
+    let protocol = header.config.pointer("/settings/protocol");
+    let version_2 = protocol == Some(&json!(Protocol::ToolCall));
     let (status, submission) = match &trajectory.end {
         Some(end) => (end.exit.mini_swe_agent_status(), submission(end, version_2)),
         None => (String::new(), String::new()),

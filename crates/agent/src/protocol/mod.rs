@@ -9,6 +9,7 @@ pub mod text;
 pub mod tool_call;
 
 use serde::{Deserialize, Serialize};
+use temper_core::trajectory::FinishReason;
 use temper_sandbox::Execution;
 
 /// A protocol between the loop and the model.
@@ -22,14 +23,6 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The name as it stands in profiles.
-    pub fn name(self) -> &'static str {
-        match self {
-            Protocol::BashBlock => "bash-block",
-            Protocol::ToolCall => "tool-call",
-        }
-    }
-
     /// The submission in an output, if its first line that is not blank is a marker of this
     /// protocol. It is every later line, not trimmed.
     ///
@@ -45,6 +38,20 @@ impl Protocol {
         };
         submits.then(|| &output[first.len()..])
     }
+}
+
+/// Whether a reply ended at the limit on its length: the server says so, or it has as many tokens as
+/// were allowed, whatever the server says.
+pub fn reached_limit(
+    finish: &FinishReason,
+    completion_tokens: Option<u64>,
+    max_output_tokens: Option<u32>,
+) -> bool {
+    let used_up = match (completion_tokens, max_output_tokens) {
+        (Some(produced), Some(limit)) => produced >= u64::from(limit),
+        _ => false,
+    };
+    *finish == FinishReason::Length || used_up
 }
 
 /// What a command prints on a line of its own to submit.

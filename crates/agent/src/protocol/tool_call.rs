@@ -38,24 +38,14 @@ pub fn parse(reply: &Message) -> Result<Vec<Call>, String> {
     reply.tool_calls.iter().map(command).collect()
 }
 
-/// Whether a reply was cut off at the output limit: the server says so, or it produced as many
-/// tokens as it was allowed to, whatever it says, and its calls do not hold complete JSON.
-pub fn was_cut(
-    reply: &Message,
-    finish: &FinishReason,
-    completion_tokens: Option<u64>,
-    max_output_tokens: Option<u32>,
-) -> bool {
-    let at_limit = match (completion_tokens, max_output_tokens) {
-        (Some(produced), Some(limit)) => produced >= u64::from(limit),
-        _ => false,
-    };
-    // Some servers announce tool calls and then stop before writing one.
+/// Whether a reply that did not [reach the limit](super::reached_limit) by its own account was cut
+/// off all the same: its arguments end inside their JSON, or it announces calls and has none.
+pub fn looks_cut(reply: &Message, finish: &FinishReason) -> bool {
     let announced_only = *finish == FinishReason::ToolCalls && reply.tool_calls.is_empty();
     let incomplete_json = reply.tool_calls.iter().any(|call| {
         serde_json::from_str::<Value>(&call.arguments).is_err_and(|error| error.is_eof())
     });
-    *finish == FinishReason::Length || at_limit || announced_only || incomplete_json
+    announced_only || incomplete_json
 }
 
 /// A reply that is not acted on, in a form that can be sent back, and the messages that say why.
@@ -176,13 +166,15 @@ mod tests {
     fn a_cut_is_seen_however_the_server_puts_it() {
         let whole = reply(&[("1", "bash", r#"{"command": "ls"}"#)]);
         let broken = reply(&[("1", "bash", r#"{"command": "ca"#)]);
-        let cut = |m: &Message, f: FinishReason, n| was_cut(m, &f, n, Some(10));
-        assert!(!cut(&whole, FinishReason::ToolCalls, Some(9)));
-        assert!(cut(&whole, FinishReason::ToolCalls, Some(10)));
-        assert!(cut(&whole, FinishReason::Length, None));
-        assert!(cut(&broken, FinishReason::ToolCalls, None));
-        assert!(cut(&reply(&[]), FinishReason::ToolCalls, None));
-        assert!(!cut(&reply(&[]), FinishReason::Stop, None));
+        assert!(!looks_cut(&whole, &FinishReason::ToolCalls));
+        assert!(looks_cut(&broken, &FinishReason::ToolCalls));
+        assert!(looks_cut(&reply(&[]), &FinishReason::ToolCalls));
+        assert!(!looks_cut(&reply(&[]), &FinishReason::Stop));
+        let limit = |finish, n| super::super::reached_limit(&finish, n, Some(10));
+        assert!(!limit(FinishReason::ToolCalls, Some(9)));
+        assert!(limit(FinishReason::ToolCalls, Some(10)));
+        assert!(limit(FinishReason::Length, None));
+        assert!(!limit(FinishReason::Stop, None));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use temper_core::{
     Bytes, Message, Role,
-    trajectory::{Action, Exit, FinishReason, Limit, StepOutcome},
+    trajectory::{Action, Exit, Limit, StepOutcome},
 };
 use temper_sandbox::{Command, ExitStatus};
 
@@ -34,12 +34,7 @@ pub(super) struct Turn {
 
 impl Conversation<'_> {
     pub(super) fn bash_block_turn(&mut self, reply: &ModelReply) -> Turn {
-        let cut = tool_call::was_cut(
-            &Message::text(Role::Assistant, ""),
-            &reply.finish,
-            reply.usage.completion_tokens,
-            self.settings.max_output_tokens,
-        ) && reply.finish != FinishReason::ToolCalls;
+        let cut = self.reached_limit(reply);
         let parsed = bash_block::parse(&reply.message.content, self.settings.nested_fences, cut);
         // No tools are offered in this protocol; a call that came anyway stays as text.
         let mut turn = Turn::new(tool_call::calls_as_text(reply.message.clone()));
@@ -65,6 +60,14 @@ impl Conversation<'_> {
         turn
     }
 
+    fn reached_limit(&self, reply: &ModelReply) -> bool {
+        protocol::reached_limit(
+            &reply.finish,
+            reply.usage.completion_tokens,
+            self.settings.max_output_tokens,
+        )
+    }
+
     fn block_error(&self, error: &BlockError, cut: bool) -> Flow<String> {
         match error {
             BlockError::NotExactlyOne(bodies) => {
@@ -86,18 +89,13 @@ impl Conversation<'_> {
     }
 
     pub(super) fn tool_call_turn(&mut self, reply: &ModelReply) -> Turn {
-        let cut = tool_call::was_cut(
-            &reply.message,
-            &reply.finish,
-            reply.usage.completion_tokens,
-            self.settings.max_output_tokens,
-        );
-        let problem = if cut {
-            Some("the reply reached the limit on its length and was cut off".to_owned())
+        let cut = self.reached_limit(reply) || tool_call::looks_cut(&reply.message, &reply.finish);
+        let parsed = if cut {
+            Err("the reply reached the limit on its length and was cut off".to_owned())
         } else {
-            None
+            tool_call::parse(&reply.message)
         };
-        let calls = match problem.map_or_else(|| tool_call::parse(&reply.message), Err) {
+        let calls = match parsed {
             Ok(calls) => calls,
             Err(problem) => return self.refused(reply, &problem, cut),
         };
@@ -109,7 +107,9 @@ impl Conversation<'_> {
                     .push(tool_call::observation(&call.id, text)),
                 Err(stop) => {
                     // When one of several calls submits, upstream answers none of them.
-                    turn.observations.clear();
+                    if stop.exit == Exit::Submitted {
+                        turn.observations.clear();
+                    }
                     turn.stop = Some(stop);
                     break;
                 }
