@@ -322,3 +322,28 @@ fn a_flood_of_output_is_drained_and_cut() {
     let verdict = check(&[("calc.py", &format!("{flood}\n{FIXED}"))]);
     assert_eq!(verdict.resolution, Resolution::Resolved);
 }
+
+#[test]
+fn filling_memory_or_the_process_table_is_a_failure() {
+    let mut fixture = fixture();
+    let Verifier::Pytest {
+        timeout_seconds, ..
+    } = &mut fixture.task.task.verifier
+    else {
+        unreachable!()
+    };
+    *timeout_seconds = 10;
+    for code in [
+        "x = [bytearray(1 << 26) for _ in range(1000)]",
+        "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass",
+    ] {
+        let changes = changes(&[("calc.py", &format!("{code}\n\n{FIXED}"))]);
+        let mut request = fixture.request(Submission::Changes(&changes));
+        request.limits.memory_bytes = 512 << 20;
+        request.limits.max_processes = 64;
+        let graded = grade(&request, &mut |_, _| {});
+        assert_eq!(graded.failure, None, "{code}");
+        assert_eq!(graded.verdict.resolution, Resolution::Unresolved, "{code}");
+        assert_eq!(graded.verdict.layers[1].outcome, LayerOutcome::Failed);
+    }
+}

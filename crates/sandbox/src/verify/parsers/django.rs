@@ -4,14 +4,18 @@
 //! belongs to the last name that was announced. Upstream's readings of three interrupted forms and
 //! its two special cases are kept, because the published lists were made with them.
 
+use memchr::memmem::Finder;
+
 use super::{
     LineParser, Status, StatusMap,
     lines::{Statuses, find, rfind, strip_controls},
 };
 
 /// Reads logs of Django's `runtests.py`.
-#[derive(Default)]
 pub struct Django {
+    /// Searches that every line goes through, made once.
+    announces: Finder<'static>,
+    version: Finder<'static>,
     map: Statuses,
     last_announced: Option<Vec<u8>>,
     /// Names whose `ok` stands alone on the line after a message, found as upstream finds them;
@@ -23,11 +27,25 @@ pub struct Django {
     awaits_ok: Option<Vec<u8>>,
 }
 
+impl Default for Django {
+    fn default() -> Self {
+        Django {
+            announces: Finder::new(b" ... "),
+            version: Finder::new(VERSION),
+            map: Statuses::default(),
+            last_announced: None,
+            interrupted: Vec::new(),
+            open_message: None,
+            awaits_ok: None,
+        }
+    }
+}
+
 const DIRECTLY_PASSED: [&[u8]; 3] = [b" ... ok", b" ... OK", b" ...  OK"];
 
 impl Django {
     fn statuses(&mut self, line: &[u8]) {
-        if line.len() >= VERSION.len() && find(line, VERSION).is_some() {
+        if self.version.find(line).is_some() {
             self.map.insert(VERSION, Status::Passed);
         }
         for (prefix, status) in [
@@ -43,7 +61,7 @@ impl Django {
                 self.map.insert(word, status);
             }
         }
-        if let Some(at) = find(line, b" ... ") {
+        if let Some(at) = self.announces.find(line) {
             self.announced(line, at);
         }
         if line.starts_with(b"ok")
@@ -109,6 +127,8 @@ impl Django {
             }
         }
         if self.open_message.is_none()
+            && line.len() > MESSAGE.len()
+            && !line.ends_with(b" ... ok")
             && let Some(at) = find(line, MESSAGE)
         {
             self.open_message = Some(line[..at].to_vec());
