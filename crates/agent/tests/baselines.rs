@@ -374,3 +374,24 @@ fn search_without_a_test_command_says_so_and_submits_no_change() {
     assert!(drive.replies[0].contains("names no public tests"));
     assert_eq!(place.read("a.py"), "x = 1\n");
 }
+
+/// The operators alone, which need Python and no pytest: each pair is a function with a fault and
+/// without, and the repair has to be among the candidates. Every candidate has to differ from the
+/// original, and nearly all have to be Python.
+#[test]
+fn search_operators_reach_known_repairs() {
+    let place = Place::new(&[]);
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/baselines/search");
+    std::fs::create_dir_all(place.tree()).unwrap();
+    place.write(
+        "check.py",
+        include_str!("fixtures/baselines/check_operators.py"),
+    );
+    let command = format!(
+        "PYTHONDONTWRITEBYTECODE=1 PYTHONPATH='{}' python3 check.py",
+        programs.display()
+    );
+    let (code, output) = place.run(&command, None);
+    assert_eq!(code, 0, "{output}");
+    assert!(output.ends_with("reached all of 22 repairs\n"), "{output}");
+}

@@ -28,8 +28,11 @@ use statement::Statement;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SearchSettings {
-    /// Wall time of localising and searching together. It bounds what is found on a slow machine.
-    pub wall_seconds: u64,
+    /// Processor time of the search, which unlike wall time is the same on a busy machine.
+    pub processor_seconds: u64,
+    /// How many candidate edits are tried at most. Mostly reached before the processor
+    /// time, so that a result can be repeated.
+    pub max_candidates: u32,
     /// Wall time of one command of the search; it has to stay below the profile's limit.
     pub batch_seconds: u64,
     /// Wall time of running the tests under the tracer.
@@ -39,7 +42,8 @@ pub struct SearchSettings {
 impl Default for SearchSettings {
     fn default() -> Self {
         SearchSettings {
-            wall_seconds: 30,
+            processor_seconds: 25,
+            max_candidates: 800,
             batch_seconds: 15,
             trace_seconds: 12,
         }
@@ -189,8 +193,9 @@ impl SearchModel {
         }
         if stage == Stage::SecondDelivery {
             let settings = serde_json::json!({
-                "wall_seconds": self.settings.wall_seconds,
+                "processor_seconds": self.settings.processor_seconds,
                 "trace_seconds": self.settings.trace_seconds,
+                "max_candidates": self.settings.max_candidates,
                 "seed": self.seed,
                 "words": Statement::read(request.messages).words,
                 "failed": self.failed,
@@ -290,7 +295,7 @@ impl SearchModel {
             Some("continue") => self.search(request, "No edit has worked yet; I go on trying."),
             Some("exhausted") => self.finish(
                 request,
-                "I have tried every edit that I can think of and none makes the tests pass. I \
+                "I have tried all the edits that I allow myself and none makes the tests pass. I \
                  submit no change.",
             ),
             _ => self.finish(

@@ -40,7 +40,6 @@ def save(state):
 
 def localise(arguments):
     """Ranks lines by the Ochiai coefficient and writes the list of candidates."""
-    begin = time.monotonic()
     output = silenced()
     with open(SETTINGS) as stream:
         settings = json.load(stream)
@@ -76,6 +75,8 @@ def localise(arguments):
     places = {results[index].place for index in failing} - {None}
     sources, ranked = rank(ochiai(covered, failing), places, hints)
     candidates = candidates_of(sources, ranked, hints, state["at_import"], settings["seed"])
+    n_candidates = len(candidates)
+    del candidates[settings["max_candidates"] :]
     state.update(
         arguments=arguments,
         failing=failing,
@@ -85,7 +86,7 @@ def localise(arguments):
         candidates=candidates,
         next=0,
         found=[],
-        spent=time.monotonic() - begin,
+        spent=0.0,
         settings=settings,
     )
     del state["results"]
@@ -94,7 +95,10 @@ def localise(arguments):
     for score, path, unit in ranked[:15]:
         line = sources[path].line(unit.lineno)[:70]
         print("%.2f  %s:%d  %s" % (score, relative(path), unit.lineno, line), file=output)
-    print("localise: %d candidate edits" % len(candidates), file=output)
+    print(
+        "localise: %d candidate edits, of which I try %d" % (n_candidates, len(candidates)),
+        file=output,
+    )
 
 
 def observe(session, settings):
@@ -232,7 +236,7 @@ def candidates_of(sources, ranked, hints, at_import, seed):
                         "tie": random.random(),
                     }
     candidates = sorted(found.values(), key=lambda c: (-c["score"], c["tie"]))
-    return candidates[:20000]
+    return candidates
 
 
 def size(edits):
@@ -242,47 +246,53 @@ def size(edits):
     return (written - removed, written + removed)
 
 
+def processor_seconds():
+    """What this process and its forks have used. A budget of it, unlike one of wall time, gives
+    the same search on a busy machine."""
+    return sum(os.times()[:4])
+
+
 def search(seconds):
     """Tries candidates until the time of this call is over or what was found is good enough."""
     begin = time.monotonic()
     output = silenced()
     state = load()
-    settings = state["settings"]
-    left = settings["wall_seconds"] - state["spent"]
-    deadline = begin + min(seconds, left)
-    tried = [state["next"]]
+    left = state["settings"]["processor_seconds"] - state["spent"]
 
-    def act(session):
-        explore(state, Runner(session, state), deadline)
+    def over():
+        return time.monotonic() - begin > seconds or processor_seconds() > left
 
-    collected(state["arguments"], act)
-    took = time.monotonic() - begin
-    state["spent"] += took
+    collected(state["arguments"], lambda session: explore(state, Runner(session, state), over))
+    state["spent"] += processor_seconds()
     save(state)
-    count = state["next"] - tried[0]
     print(
         "tried %d of %d candidates in %.1f s, %d plausible"
-        % (state["next"], len(state["candidates"]), took, len(state["found"])),
+        % (
+            state["next"],
+            len(state["candidates"]),
+            time.monotonic() - begin,
+            len(state["found"]),
+        ),
         file=output,
     )
     for candidate in state["found"][:5]:
         print("\n".join(difference(candidate)[2:]), file=output)
     if state["found"]:
         print("search: found", file=output)
-    elif state["next"] >= len(state["candidates"]) or count == 0:
+    elif state["next"] >= len(state["candidates"]):
         print("search: exhausted", file=output)
-    elif state["spent"] + 1.0 >= settings["wall_seconds"]:
+    elif state["spent"] >= state["settings"]["processor_seconds"]:
         print("search: out of time", file=output)
     else:
         print("search: continue", file=output)
 
 
-def explore(state, runner, deadline):
+def explore(state, runner, over):
     """The search itself. After the first plausible candidate only those go on being tried that
     rank nearly as high, since a lower one would not be preferred."""
     sources = {}
     seen = set()
-    while state["next"] < len(state["candidates"]) and time.monotonic() < deadline:
+    while state["next"] < len(state["candidates"]) and not over():
         batch = state["candidates"][state["next"] : state["next"] + BATCH]
         if state["found"] and batch[0]["score"] < 0.7 * state["found"][0]["score"]:
             break
@@ -304,7 +314,7 @@ def explore(state, runner, deadline):
                     trials.append(pairs)
             except (SyntaxError, ValueError, RecursionError):
                 continue
-        promising = list(runner.screen(trials, deadline - time.monotonic()))
+        promising = list(runner.screen(trials, over))
         reached = BATCH
         if runner.n_screened < len(trials):
             reached = places[runner.n_screened]
@@ -315,7 +325,7 @@ def explore(state, runner, deadline):
         for place, changed in afresh:
             candidate = batch[place]
             if place < reached:
-                if time.monotonic() > deadline:
+                if over():
                     reached = place
                     break
                 change = (candidate["path"], changed)

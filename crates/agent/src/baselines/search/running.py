@@ -25,6 +25,7 @@ OPTIONS = ["-q", "--assert=plain", "--tb=native", "-o", "cache_dir=" + HOME + "/
 TEST_DIRECTORIES = {"tests", "test", "testing"}
 OPTIMIZED = 0x1
 MEMORY = 1500 << 20
+LONGEST_FORK = 15.0
 
 
 def is_source(path):
@@ -363,17 +364,16 @@ class Runner:
         gc.collect()
         gc.freeze()
 
-    def screen(self, trials, seconds):
+    def screen(self, trials, over):
         """Runs the failing tests with each of several changes, a list of functions with new code
         each, in one fork after the other. Yields the places of those that make them all pass, and
-        at last how many changes there was time for.
+        leaves in `n_screened` how many changes there was time for before `over()`.
 
         The changes share a fork until one kills it, which saves most of a trial's cost. What one
         leaves behind in the loaded modules can spoil a later one, so a change that passes here is
         a candidate for `attempt` and nothing more."""
-        deadline = time.monotonic() + seconds
         first = 0
-        while first < len(trials) and time.monotonic() < deadline:
+        while first < len(trials) and not over():
             started = first
 
             def run(send):
@@ -389,11 +389,12 @@ class Runner:
                         cache.cache_clear()
                     send((place, passed))
 
-            for place, passed in forked(run, max(0.1, deadline - time.monotonic())):
+            for place, passed in forked(run, LONGEST_FORK):
                 first = place + 1
                 if passed:
                     yield place
-            if first < len(trials) and time.monotonic() < deadline:
+            if first < len(trials):
+                # This change killed the fork or made it hang.
                 first += 1
         self.n_screened = first
 
@@ -411,7 +412,7 @@ class Runner:
             else:
                 imported_afresh(fresh, self.arguments, lambda s: send(self.judged(s, order)))
 
-        for result in forked(run, min(20.0, limit + (0 if fresh is None else 5.0))):
+        for result in forked(run, min(LONGEST_FORK, limit + (0 if fresh is None else 5.0))):
             return result
         return False
 
