@@ -1,5 +1,7 @@
 //! The pytest runner against right, wrong, empty, broken and attacking submissions.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
 mod support;
 
 use support::{Files, Fixture, changes};

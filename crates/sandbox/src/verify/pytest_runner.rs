@@ -476,16 +476,13 @@ fn log_of(run: &Run, execution: &Execution) -> Vec<u8> {
             log.extend_from_slice(&end.log);
             log
         }
-        None => {
-            let kept = execution
-                .output
-                .split_inclusive(|byte| *byte == b'\n')
-                .filter(|line| !line.starts_with(b"temper1 "))
-                .flatten()
-                .copied()
-                .collect();
-            kept
-        }
+        None => execution
+            .output
+            .split_inclusive(|byte| *byte == b'\n')
+            .filter(|line| !line.starts_with(b"temper1 "))
+            .flatten()
+            .copied()
+            .collect(),
     }
 }
 

@@ -61,10 +61,12 @@ pub trait LineParser {
     fn finish(self: Box<Self>) -> StatusMap;
 }
 
+type Start = fn() -> Box<dyn LineParser>;
+
 /// A parser, to be started for each log.
 #[derive(Clone, Copy)]
 pub struct Parser {
-    start: fn() -> Box<dyn LineParser>,
+    start: Start,
 }
 
 impl Parser {
@@ -87,7 +89,7 @@ impl Parser {
 }
 
 /// The names and parsers, in the order in which they are listed to people.
-const PARSERS: &[(&str, fn() -> Box<dyn LineParser>)] = &[
+const PARSERS: &[(&str, Start)] = &[
     ("pytest", || Box::new(pytest::Pytest::plain())),
     ("pytest-options", || Box::new(pytest::Pytest::options())),
     ("pytest-v2", || Box::new(pytest::Pytest::plain())),
