@@ -12,13 +12,14 @@ use std::{
 
 use serde_json::{Value, json};
 use temper_core::{
-    AgentName, Boundary, Bytes, Failure, Patch, PreparedTask, TaskId, TreePath, Trial,
-    Verdict, patch,
+    AgentName, Boundary, Bytes, Failure, Patch, PreparedTask, TaskId, TreePath, Trial, Verdict,
+    patch,
     task::{Oracle, TaskFormat},
     trajectory::{End, Exit, Header, Limit, Record, Step},
     tree::Changes,
     trial::{PatchSource, Timing},
     usage::Usage,
+    verdict::Resolution,
 };
 use temper_sandbox::{
     Backend, Command, Demand, ExitStatus, Limits, Mount, Network, Root, Sandbox, SandboxError,
@@ -94,10 +95,8 @@ impl TrialRunner for TrialContext<'_> {
         Ok(Trial {
             format: Trial::FORMAT,
             task_id: key.task_id.clone(),
-            task_digest: task.map_or_else(
-                || temper_core::Digest::of(b""),
-                temper_core::Task::digest,
-            ),
+            task_digest: task
+                .map_or_else(|| temper_core::Digest::of(b""), temper_core::Task::digest),
             source_group: task.map_or_else(
                 || temper_core::SourceGroup::new("unknown").expect("a plain word is a name"),
                 |task| task.source_group.clone(),
@@ -173,10 +172,7 @@ impl Attempt<'_> {
             Ok(recorder) => recorder,
             Err(failure) => return Ok(Outcome::lost(failure)),
         };
-        let end = match context
-            .models
-            .open(prepared, self.key.seed(context.seed))
-        {
+        let end = match context.models.open(prepared, self.key.seed(context.seed)) {
             Ok(model) => self.roll_out(prepared, model, sandbox.as_mut(), &mut recorder),
             Err(error) => return Ok(Outcome::lost(rollout::model_failure(error))),
         };
@@ -214,6 +210,18 @@ impl Attempt<'_> {
         // What a failed trial left is kept for people, though nothing is concluded from it.
         match self.final_patch(prepared, &end, sandbox.as_mut()) {
             Ok(patch) => outcome.patch = Some(patch),
+            // What the agent made of its work tree cannot be read back. That is no fault of the
+            // infrastructure, and must not be a way around the verdict.
+            Err(SandboxError::File {
+                operation: "collect",
+                reason,
+                ..
+            }) if outcome.failure.is_none() => {
+                outcome.verdict = Verdict {
+                    detail: format!("the final work tree cannot be collected: {reason}"),
+                    ..Verdict::bare(Resolution::InvalidPatch, "none")
+                };
+            }
             Err(error) if outcome.failure.is_none() => outcome.fail(error.failure()),
             Err(_) => {}
         }
@@ -259,7 +267,7 @@ impl Attempt<'_> {
                 })
                 .collect(),
             files: edit_tool::injected_files(),
-            environment: prepared.variables.clone(),
+            environment: environment(prepared),
             limits: context.limits.clone(),
             network: context.network,
             demand: context.demand.clone(),
@@ -269,7 +277,18 @@ impl Attempt<'_> {
             .backend
             .start(&spec)
             .map_err(|error| error.failure())?;
-        for command in &prepared.setup {
+        if prepared.image.is_some() {
+            // A login shell of an image may put its own Python first, so the tool also lies where
+            // upstream puts it, kept out of the patch.
+            sandbox
+                .write_files(&[edit_tool::work_tree_launcher(&prepared.work_tree)])
+                .map_err(|error| error.failure())?;
+        }
+        for command in prepared.setup.iter().map(String::as_str).chain(
+            prepared.image.is_some().then_some(
+                "if [ -d .git ]; then mkdir -p .git/info && echo /edit_via_str_replace >> .git/info/exclude; fi",
+            ),
+        ) {
             let mut command = Command::bash(command, Duration::from_secs(300));
             command.output_bytes = Some(1 << 20);
             let execution = sandbox
@@ -475,6 +494,19 @@ fn is_by_product(path: &TreePath) -> bool {
         )
     }) || path.file_name().ends_with(b".pyc")
         || path.file_name() == b".coverage"
+}
+
+/// The variables of every command. In an image the tool's directory comes in front of the usual
+/// path.
+fn environment(prepared: &PreparedTask) -> BTreeMap<String, String> {
+    let mut variables = prepared.variables.clone();
+    if prepared.image.is_some() {
+        let path = variables.entry("PATH".into()).or_insert_with(|| {
+            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into()
+        });
+        *path = format!("{}:{path}", edit_tool::BIN);
+    }
+    variables
 }
 
 /// The known fix as a patch against the start; `None` where the task has none that is a patch.

@@ -177,8 +177,9 @@ pub struct SuiteArgs {
     /// A suite that ships with Temper, or a file or directory of tasks
     #[arg(long, short, default_value = "starter", value_name = "SUITE")]
     pub suite: String,
-    /// Only tasks whose id matches; `*` and `?` are wildcards. May be given more than once
-    #[arg(long = "task", short = 't', value_name = "GLOB")]
+    /// Only tasks whose id fits: a glob, or a regular expression between slashes. May be given
+    /// more than once
+    #[arg(long = "task", short = 't', value_name = "PATTERN")]
     pub tasks: Vec<String>,
     /// Only tasks of this split
     #[arg(long)]

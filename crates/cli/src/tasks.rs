@@ -9,11 +9,13 @@ use std::{
 };
 
 use temper_agent::job::TaskEntry;
-use temper_core::{Boundary, Digest, Failure, PreparedTask, Split, Task, TaskId};
+use temper_core::{Boundary, Digest, Failure, PreparedTask, Split, Task, TaskId, task::TaskFormat};
 use temper_tasks::{
     cache::Cache,
     fetch::{FetchOptions, Fetcher},
+    harbor,
     prepare::{Tools, prepare as prepare_task},
+    select::Selection,
 };
 
 use crate::{
@@ -103,14 +105,17 @@ pub fn load(args: &SuiteArgs, places: &Places) -> Result<Suite, CliError> {
     }
     let mut tasks = loaded.tasks;
     tasks.sort_by(|a, b| a.id.cmp(&b.id));
-    tasks.retain(|task| {
-        (args.tasks.is_empty()
-            || args
-                .tasks
-                .iter()
-                .any(|glob| matches(glob, task.id.as_str())))
-            && args.split.is_none_or(|split| task.split == split_of(split))
-    });
+    let selection = Selection {
+        ids: args
+            .tasks
+            .iter()
+            .map(|pattern| pattern.parse())
+            .collect::<Result<_, _>>()
+            .map_err(|error| CliError::new(exit_code::USAGE, error))?,
+        splits: args.split.map(split_of).into_iter().collect(),
+        ..Selection::default()
+    };
+    tasks.retain(|task| selection.contains(task));
     if let Some(limit) = args.limit {
         tasks.truncate(limit);
     }
@@ -151,33 +156,6 @@ fn split_of(split: SplitArg) -> Split {
         SplitArg::Test => Split::Test,
         SplitArg::Unassigned => Split::Unassigned,
     }
-}
-
-/// Whether `text` fits the pattern, where `*` is any text and `?` any character.
-fn matches(pattern: &str, text: &str) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) =
-        (pattern.chars().collect(), text.chars().collect());
-    let (mut p, mut t) = (0, 0);
-    // Where the last star stood and how much of the text it has taken.
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some('*') => {
-                star = Some((p, t));
-                p += 1;
-            }
-            Some('?') => (p, t) = (p + 1, t + 1),
-            Some(c) if *c == text[t] => (p, t) = (p + 1, t + 1),
-            _ => match star {
-                Some((at, taken)) => {
-                    star = Some((at, taken + 1));
-                    (p, t) = (at + 1, taken + 1);
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[p..].iter().all(|c| *c == '*')
 }
 
 /// What preparation may use.
@@ -236,20 +214,23 @@ pub fn prepare(
         .into_iter()
         .map(|(task, result)| {
             let prepared = match result {
-                Ok(prepared) => Ok(prepared.task),
-                Err(error) => {
-                    n_failed += 1;
-                    output::note(&format!("warning: failed to prepare {}: {error}", task.id));
-                    let failure = Failure {
-                        boundary: Boundary::Task,
-                        class: "Preparation".into(),
-                        message: error.to_string(),
-                        retryable: false,
-                    };
-                    first_error.get_or_insert((error.to_string(), error.hint()));
-                    Err(failure)
+                Ok(prepared) => usable(prepared.task),
+                Err(error) => Err((error.to_string(), error.hint())),
+            }
+            .map_err(|(message, hint)| {
+                n_failed += 1;
+                output::note(&format!(
+                    "warning: failed to prepare {}: {message}",
+                    task.id
+                ));
+                first_error.get_or_insert((message.clone(), hint));
+                Failure {
+                    boundary: Boundary::Task,
+                    class: "Preparation".into(),
+                    message,
+                    retryable: false,
                 }
-            };
+            });
             (task.clone(), prepared)
         })
         .collect();
@@ -264,25 +245,19 @@ pub fn prepare(
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::matches;
-
-    #[test]
-    fn globs_match_whole_ids() {
-        for (pattern, text, expected) in [
-            ("*", "anything", true),
-            ("toolz-*", "toolz-1.0-x", true),
-            ("toolz-*", "atoolz-1", false),
-            ("*-x", "toolz-1.0-x", true),
-            ("a?c", "abc", true),
-            ("a?c", "ac", false),
-            ("*a*b*", "xxayyb", true),
-            ("*a*b*", "xxbyya", false),
-            ("", "", true),
-            ("", "a", false),
-        ] {
-            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+/// Takes in what only a Harbor task asks for. Variables of this machine do not reach a sandbox, so
+/// `${VAR}` means its default, and without one the task cannot be run.
+fn usable(mut prepared: PreparedTask) -> Result<PreparedTask, (String, Option<String>)> {
+    if let Some(reason) = harbor::unsupported(&prepared.task).into_iter().next() {
+        return Err((reason, None));
+    }
+    if prepared.task.format == TaskFormat::Harbor {
+        for value in prepared.variables.values_mut() {
+            *value = harbor::expand(value, &mut |_| None).map_err(|error| {
+                let hint = "give the variable a default in task.toml: ${VAR:-default}";
+                (error, Some(hint.to_owned()))
+            })?;
         }
     }
+    Ok(prepared)
 }
