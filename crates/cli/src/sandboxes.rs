@@ -1,9 +1,10 @@
 //! Opens the kind of sandbox that the flags ask for, and refuses early what it cannot promise.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, path::PathBuf};
 
 use temper_sandbox::{
     Backend, Demand, Limits, Network, Protection, Protections, SandboxError, Strength,
+    engine::{Engine, Kind},
     namespaces::Namespaces,
 };
 
@@ -32,9 +33,16 @@ impl Sandboxes {
     pub fn open(args: &SandboxArgs) -> Result<Self, CliError> {
         let backend: Box<dyn Backend> = match args.sandbox {
             SandboxKind::Namespaces => Box::new(Namespaces::new()),
-            SandboxKind::Docker | SandboxKind::Podman => {
-                return Err(CliError::new(exit_code::ENVIRONMENT, "use an engine"));
-            }
+            SandboxKind::Docker => Box::new(Engine::connect(
+                args.engine.as_deref(),
+                Kind::Docker,
+                &["/var/run/docker.sock".into()],
+            )?),
+            SandboxKind::Podman => Box::new(Engine::connect(
+                args.engine.as_deref(),
+                Kind::Podman,
+                &podman_sockets(),
+            )?),
         };
         let protections = backend.protections()?;
         Ok(Sandboxes {
@@ -98,6 +106,15 @@ impl Sandboxes {
         }
         format!("sandbox {}: {}", self.backend.name(), parts.join("; "))
     }
+}
+
+/// Where Podman listens: for the system, and for the user.
+fn podman_sockets() -> Vec<PathBuf> {
+    let mut sockets = vec![PathBuf::from("/run/podman/podman.sock")];
+    if let Some(directory) = std::env::var_os("XDG_RUNTIME_DIR") {
+        sockets.push(PathBuf::from(directory).join("podman/podman.sock"));
+    }
+    sockets
 }
 
 /// A protection's name as typed and printed.

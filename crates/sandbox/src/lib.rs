@@ -4,9 +4,13 @@
 //! needs no daemon; `engine` drives Docker or Podman through the Docker-compatible API.
 
 pub mod backend;
+#[cfg(unix)]
+pub mod engine;
 pub mod limits;
 #[cfg(target_os = "linux")]
 pub mod namespaces;
+#[cfg(unix)]
+mod output;
 pub mod protections;
 pub mod verify;
 

@@ -26,11 +26,10 @@ use super::{
     cgroup,
     fence::Fence,
     filter::Filter,
-    output::Kept,
     sys,
     wire::{WireShell, WireStatus},
 };
-use crate::Limits;
+use crate::{Limits, output::Kept};
 
 /// What holds for every command of a sandbox.
 pub struct Jail {

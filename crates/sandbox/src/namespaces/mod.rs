@@ -18,7 +18,6 @@ mod files;
 mod filter;
 mod furnish;
 mod launcher;
-mod output;
 mod owners;
 mod probe;
 mod serve;
