@@ -1,6 +1,6 @@
 """Makes the tasks of the starter suite from the recipes, and proves each one.
 
-    python make.py --cache DIR --python PYTHON [--python PYTHON ...] [--only SUBSTRING] [--jobs N]
+    python make.py --cache DIR --python PYTHON [--python PYTHON ...] [--only SUBSTRING] [--missing] [--jobs N]
 
 The first interpreter is also used for the repeated runs; the lists hold only tests that behave the
 same under all of them. Running it again gives the same bytes. It needs Python 3.12 or 3.11.4 and
@@ -96,16 +96,41 @@ class Bench:
                 assert node_id in outcomes and passed == solved, (self.recipe.id, tree.name, node_id)
 
 
+def sources(recipe, released, options):
+    """The text of the changed file as released and with the bug."""
+    fixed = read(released, recipe.file)
+    older = None
+    if recipe.older:
+        older_tree = archives.unpack_source(recipe.project.releases[recipe.older], options.cache)
+        older = read(older_tree, recipe.file)
+    return fixed, recipe.introduce(fixed, older)
+
+
+def render(bench, broken, whole):
+    """The statement, with what the recipe's example shows in the two trees."""
+    recipe, python = bench.recipe, bench.options.python[0]
+    observed, wanted = (
+        trials.run_example(python, tree, recipe.project.python_path, bench.wheels, recipe.example)
+        for tree in (broken, whole)
+    )
+    return statement.render(recipe, observed, wanted)
+
+
+def rewrite_statement(recipe, options):
+    """Writes the statement of a task again and leaves everything else alone."""
+    with tempfile.TemporaryDirectory() as scratch:
+        bench = Bench(recipe, options, scratch)
+        _fixed, buggy = sources(recipe, bench.released, options)
+        text = render(bench, bench.tree("broken", {recipe.file: buggy}), bench.tree("whole", {}))
+        (SUITE / "tasks" / recipe.id / "statement.md").write_text(text)
+    return (0, 0, 0, 0), 0.0
+
+
 def make(recipe, options):
     """Writes one task directory. Gives the lengths of its lists and the time of a run."""
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(recipe, options, scratch)
-        fixed = read(bench.released, recipe.file)
-        older = None
-        if recipe.older:
-            older_tree = archives.unpack_source(recipe.project.releases[recipe.older], options.cache)
-            older = read(older_tree, recipe.file)
-        buggy = recipe.introduce(fixed, older)
+        fixed, buggy = sources(recipe, bench.released, options)
         tests = {path: read(bench.released, path) for path in recipe.tests}
 
         whole = bench.tree("whole", {})
@@ -129,15 +154,11 @@ def make(recipe, options):
             seconds = (time.monotonic() - began) / len(runs)
             bench.prove(tree, public, is_solved, runs)
 
-        paths = recipe.project.python_path
-        observed, wanted = (
-            trials.run_example(options.python[0], tree, paths, bench.wheels, recipe.example)
-            for tree in (broken, whole)
-        )
+        text = render(bench, broken, whole)
         folder = SUITE / "tasks" / recipe.id
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        (folder / "statement.md").write_text(statement.render(recipe, observed, wanted))
+        (folder / "statement.md").write_text(text)
         (folder / "start.patch").write_bytes(
             diff({recipe.file: fixed, **tests}, {recipe.file: buggy, **visible})
         )
@@ -152,6 +173,8 @@ def main():
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--python", action="append", required=True)
     parser.add_argument("--only", default="")
+    parser.add_argument("--missing", action="store_true", help="leave tasks alone that are there")
+    parser.add_argument("--statements", action="store_true", help="only write the statements again")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)
@@ -159,20 +182,25 @@ def main():
 
     every = recipes.load()
     chosen = [r for r in every if options.only in r.id]
+    if options.missing:
+        chosen = [r for r in chosen if not (SUITE / "tasks" / r.id).exists()]
     for recipe in chosen:  # Before the threads start, so that no file is fetched twice.
-        archives.unpack_wheels(recipe.project.wheels, options.cache)
+        wheels = archives.unpack_wheels(recipe.project.wheels, options.cache)
+        for python in options.python:  # Compiled once; a run itself writes no bytecode.
+            subprocess.run([python, "-m", "compileall", "-q", wheels], check=False, stdout=subprocess.DEVNULL)
         archives.unpack_source(recipe.archive, options.cache)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        pending = {pool.submit(make, recipe, options): recipe for recipe in chosen}
+        work = rewrite_statement if options.statements else make
+        pending = {pool.submit(work, recipe, options): recipe for recipe in chosen}
         failed = 0
         for done in concurrent.futures.as_completed(pending):
             recipe = pending[done]
             try:
                 counts, seconds = done.result()
-                print(f"{recipe.id}: public {counts[0]}+{counts[1]}, hidden {counts[2]}+{counts[3]}, {seconds:.1f} s a run")
+                print(f"{recipe.id}: public {counts[0]}+{counts[1]}, hidden {counts[2]}+{counts[3]}, {seconds:.1f} s a run", flush=True)
             except (SystemExit, AssertionError) as error:
                 failed += 1
-                print(f"FAILED {recipe.id}: {error}")
+                print(f"FAILED {recipe.id}: {error}", flush=True)
     card.write(SUITE, every)
     known = {r.id for r in every}
     for folder in sorted((SUITE / "tasks").iterdir()):

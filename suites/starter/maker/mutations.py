@@ -150,11 +150,14 @@ def own_nodes(function):
         stack.extend(reversed(children))
 
 
-def mutations(text):
-    """Every mutation of the functions of a source file, in source order."""
+def mutations(text, only=None):
+    """Every mutation of the functions of a source file, or of the function named `only`, in source
+    order."""
     source = Source(text)
     found = []
     for name, function in functions(source):
+        if only is not None and name != only:
+            continue
         for node in own_nodes(function):
             for kind, start, end, after in edits(source, function, node):
                 before = text[start:end]

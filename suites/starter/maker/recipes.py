@@ -74,7 +74,7 @@ class Recipe:
             return history.put_back(older, fixed, self.regions)
         wanted = (self.kind, self.function, self.before, self.after)
         matching = [
-            m for m in mutations.mutations(fixed)
+            m for m in mutations.mutations(fixed, self.function)
             if (m.kind, m.function, m.before.strip(), m.after.strip()) == wanted
         ]
         if len(matching) <= self.occurrence:

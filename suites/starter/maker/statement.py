@@ -2,7 +2,7 @@
 
 import random
 
-EXPECTED = ("Expected:", "What I expect instead:", "It should be:", "The documented result is:")
+EXPECTED = ("Expected:", "What I expect instead:", "It should be:")
 
 
 def transcript(session):

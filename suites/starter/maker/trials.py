@@ -22,7 +22,7 @@ def environment(tree, python_path, wheels, **extra):
     }
 
 
-def run_tests(python, tree, python_path, wheels, files, seed="0", reverse=False, timeout=120):
+def run_tests(python, tree, python_path, wheels, files, seed="0", reverse=False, timeout=600):
     """Outcome of every test in `files` by node id, and the first line of each failure's message.
     Both are empty when pytest could not collect."""
     with tempfile.TemporaryDirectory() as scratch:
