@@ -353,17 +353,18 @@ impl Live {
         if timed_out {
             self.ask_first_process();
         }
-        self.kill_everything()?;
-        // Nobody can write any more, so what is left to read is bounded.
-        let drained = Instant::now() + KILL_PATIENCE;
-        output.set_deadline(drained);
-        loop {
-            match frames.read(&mut output, &mut kept) {
-                Ok(Progress::More) => {}
-                Ok(Progress::End) => break,
-                Err(error) => return Err(error.to_string()),
+        self.kill_everything(&mut || {
+            // An engine that cannot get rid of the output does not clear the dead away.
+            output.set_deadline(Instant::now() + Duration::from_millis(2));
+            loop {
+                match frames.read(&mut output, &mut kept) {
+                    Ok(Progress::More) => {}
+                    Ok(Progress::End) => return Ok(true),
+                    Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(false),
+                    Err(error) => return Err(error.to_string()),
+                }
             }
-        }
+        })?;
         let out_of_memory = self.meter.as_ref().map_or(0, Meter::n_killed) > killed_before;
         let status = if timed_out {
             ExitStatus::TimedOut
@@ -401,12 +402,17 @@ impl Live {
         }
     }
 
-    /// Returns when the container holds nothing but its first process.
-    fn kill_everything(&mut self) -> Result<(), String> {
+    /// Returns when the container holds nothing but its first process and `drain` has seen the
+    /// output's end.
+    fn kill_everything(
+        &mut self,
+        drain: &mut dyn FnMut() -> Result<bool, String>,
+    ) -> Result<(), String> {
         let begun = Instant::now();
         let mut pause = Duration::from_millis(2);
         let mut tried_otherwise = false;
         loop {
+            let is_drained = drain()?;
             let stats = self
                 .engine
                 .0
@@ -414,7 +420,7 @@ impl Live {
                 .stats(&self.id)
                 .map_err(|error| error.to_string())?;
             match stats.n_tasks {
-                Some(1) => return Ok(()),
+                Some(1) if is_drained => return Ok(()),
                 Some(0) | None => return Err("the container has ended".into()),
                 Some(_) => {}
             }
