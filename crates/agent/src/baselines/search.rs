@@ -42,10 +42,10 @@ pub struct SearchSettings {
 impl Default for SearchSettings {
     fn default() -> Self {
         SearchSettings {
-            processor_seconds: 25,
-            max_candidates: 800,
+            processor_seconds: 8,
+            max_candidates: 400,
             batch_seconds: 15,
-            trace_seconds: 12,
+            trace_seconds: 8,
         }
     }
 }
