@@ -1,6 +1,7 @@
 """Makes the tasks of the starter suite from the recipes, and proves each one.
 
-    python make.py --cache DIR --python PYTHON [--python PYTHON ...] [--only SUBSTRING] [--missing] [--jobs N]
+    python make.py --cache DIR --python PYTHON [--python PYTHON ...] [--only SUBSTRING] [--missing] [--statements]
+        [--jobs N]
 
 The first interpreter is also used for the repeated runs; the lists hold only tests that behave the
 same under all of them. Running it again gives the same bytes. It needs Python 3.12 or 3.11.4 and
@@ -123,11 +124,11 @@ def rewrite_statement(recipe, options):
         _fixed, buggy = sources(recipe, bench.released, options)
         text = render(bench, bench.tree("broken", {recipe.file: buggy}), bench.tree("whole", {}))
         (SUITE / "tasks" / recipe.id / "statement.md").write_text(text)
-    return (0, 0, 0, 0), 0.0
+    return "statement written"
 
 
 def make(recipe, options):
-    """Writes one task directory. Gives the lengths of its lists and the time of a run."""
+    """Writes one task directory. Gives a line with the lengths of its lists and the time of a run."""
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(recipe, options, scratch)
         fixed, buggy = sources(recipe, bench.released, options)
@@ -165,7 +166,8 @@ def make(recipe, options):
         (folder / "oracle.patch").write_bytes(diff({recipe.file: buggy}, {recipe.file: fixed}))
         (folder / "temper-task.toml").write_text(card.manifest(recipe, public, hidden))
     counts = [len(x) for x in (public.fail_to_pass, public.pass_to_pass, hidden.fail_to_pass, hidden.pass_to_pass)]
-    return counts, seconds
+    public_part, hidden_part = f"{counts[0]}+{counts[1]}", f"{counts[2]}+{counts[3]}"
+    return f"public {public_part}, hidden {hidden_part}, {seconds:.1f} s a run"
 
 
 def main():
@@ -196,8 +198,7 @@ def main():
         for done in concurrent.futures.as_completed(pending):
             recipe = pending[done]
             try:
-                counts, seconds = done.result()
-                print(f"{recipe.id}: public {counts[0]}+{counts[1]}, hidden {counts[2]}+{counts[3]}, {seconds:.1f} s a run", flush=True)
+                print(f"{recipe.id}: {done.result()}", flush=True)
             except (SystemExit, AssertionError) as error:
                 failed += 1
                 print(f"FAILED {recipe.id}: {error}", flush=True)
