@@ -1,6 +1,9 @@
 //! The baselines, driven by a loop of a few lines that runs their commands in a copy of a
 //! repository, as mini-swe-agent's local environment does.
 
+// Helpers of tests may unwrap as the tests themselves do.
+#![allow(clippy::unwrap_used)]
+
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},

@@ -1,8 +1,6 @@
 //! What the tests through the binary share: a small suite that needs neither Python nor network,
 //! and ways to run `temper`.
 
-#![allow(dead_code)] // Each test binary uses its own part.
-
 use std::{
     fs,
     path::{Path, PathBuf},

@@ -1,10 +1,8 @@
 //! Jobs through the binary: run, resume, refuse, stop, shard, kill.
 
-mod support;
-
 use std::{collections::BTreeMap, fs, path::Path, process::Stdio, time::Duration};
 
-use support::{Ran, Workspace, bash, submit};
+use crate::support::{Ran, Workspace, bash, submit};
 
 const SUITE: [&str; 2] = ["--suite", "suite"];
 

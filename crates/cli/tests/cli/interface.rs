@@ -1,13 +1,11 @@
 //! The command line as an interface: exit codes, help, errors, formats.
 
-mod support;
-
-use support::{Workspace, bash, submit};
+use crate::support::{Ran, Workspace, bash, submit};
 
 #[test]
 fn the_page_of_exit_codes_is_true() {
-    let source = include_str!("../src/exit_code.rs");
-    let page = include_str!("../../../docs/exit-codes.md");
+    let source = include_str!("../../src/exit_code.rs");
+    let page = include_str!("../../../../docs/exit-codes.md");
     let mut n_codes = 0;
     for line in source.lines() {
         let Some(rest) = line.strip_prefix("pub const ") else {
@@ -182,7 +180,7 @@ fn a_secret_in_the_environment_stays_out_of_every_file() {
     let mut command =
         workspace.temper(&["run", "--suite", "suite", "--agent", &model, "-o", "job"]);
     let output = command.env("OPENAI_API_KEY", secret).output().unwrap();
-    support::Ran::new(output).expect(0);
+    Ran::new(output).expect(0);
     let found = std::process::Command::new("grep")
         .args(["-rl", secret])
         .arg(workspace.path("job"))

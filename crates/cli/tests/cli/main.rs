@@ -1,0 +1,8 @@
+//! Tests through the binary.
+
+// Helpers of tests may unwrap as the tests themselves do.
+#![allow(clippy::unwrap_used)]
+
+mod interface;
+mod jobs;
+mod support;
