@@ -4,6 +4,10 @@
 //! median and the 95th percentile of the embedded backend, and of `bwrap` and `podman` where they
 //! are installed, for comparison. All use a read-only root and no network; `bwrap` and `podman`
 //! have neither a copy-on-write work tree nor (`bwrap`) limits.
+//!
+//! With `RUNS THREADS ADDRESS docker|podman IMAGE` it compares the embedded backend with the engine
+//! at that address, through its API and through its own command line, in turns: one run of each
+//! before the next of any, so that a busy moment of the machine meets all of them.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -14,6 +18,7 @@ use std::{
 
 use temper_sandbox::{
     Backend, Command, Demand, ExitStatus, Limits, Network, Root, SandboxSpec, WorkTree,
+    engine::{Engine, Kind},
     namespaces::{Namespaces, run_launcher_if_asked},
 };
 
@@ -22,6 +27,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let n_runs: usize = arguments.next().map_or(Ok(200), |text| text.parse())?;
     let n_threads: usize = arguments.next().map_or(Ok(1), |text| text.parse())?;
+    if let (Some(address), Some(kind), Some(image)) =
+        (arguments.next(), arguments.next(), arguments.next())
+    {
+        let kind = match kind.as_str() {
+            "docker" => Kind::Docker,
+            "podman" => Kind::Podman,
+            _ => return Err("the engine is docker or podman".into()),
+        };
+        return compare(n_runs, &address, kind, &image);
+    }
 
     let start = tempfile::tempdir()?;
     for index in 0..200 {
@@ -129,6 +144,107 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             })?;
         } else {
             eprintln!("{name}: not installed, or does not work here");
+        }
+    }
+    Ok(())
+}
+
+/// Measures the embedded backend, an engine through its API and its command line, in turns. None
+/// of them gets a work tree.
+fn compare(
+    n_runs: usize,
+    address: &str,
+    kind: Kind,
+    image: &str,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let spec = |root: Root| SandboxSpec {
+        root,
+        work_tree: WorkTree {
+            start: None,
+            path: "/testbed".into(),
+        },
+        mounts: vec![],
+        files: vec![],
+        environment: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),
+        limits: Limits::default(),
+        network: Network::None,
+        demand: Demand::default(),
+        label: "latency".into(),
+    };
+    let embedded = Namespaces::new();
+    let engine = Engine::connect(Some(address), kind, &[])?;
+    let through =
+        |backend: &dyn Backend, spec: &SandboxSpec| -> Result<Phases, Box<dyn std::error::Error>> {
+            let begun = Instant::now();
+            let mut sandbox = backend.start(spec)?;
+            let started = begun.elapsed();
+            let mut command = Command::bash("true", Duration::from_secs(10));
+            command.shell = temper_sandbox::Shell::Sh;
+            let execution = sandbox.exec(&command)?;
+            assert_eq!(execution.status, ExitStatus::Exited(0));
+            let ran = begun.elapsed();
+            sandbox.stop()?;
+            Ok([started, ran - started, begun.elapsed() - ran])
+        };
+    let by_command = || -> Result<Duration, Box<dyn std::error::Error>> {
+        let begun = Instant::now();
+        let mut command = std::process::Command::new(kind.name());
+        command.args([
+            "run",
+            "--rm",
+            "--network",
+            "none",
+            image,
+            "sh",
+            "-c",
+            "true",
+        ]);
+        if kind == Kind::Docker {
+            command.env("DOCKER_HOST", address);
+        }
+        let status = command
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .status()?;
+        if !status.success() {
+            return Err(format!("{} run ended with {status}", kind.name()).into());
+        }
+        Ok(begun.elapsed())
+    };
+    let (own, theirs) = (spec(Root::Host), spec(Root::Image(image.into())));
+    let mut times: [Vec<Phases>; 3] = Default::default();
+    for turn in 0..=n_runs {
+        let phases = [
+            through(&embedded, &own)?,
+            through(&engine, &theirs)?,
+            [by_command()?, Duration::ZERO, Duration::ZERO],
+        ];
+        // The first turn is warm-up.
+        if turn > 0 {
+            for (all, phases) in times.iter_mut().zip(phases) {
+                all.push(phases);
+            }
+        }
+    }
+    println!(
+        "{:<34} {:>7} {:>10} {:>10}",
+        "what", "n", "median ms", "p95 ms"
+    );
+    let names = [
+        "namespaces, start to removed".to_owned(),
+        format!("{} API, start to removed", kind.name()),
+        format!("{} run --rm", kind.name()),
+    ];
+    for (index, (name, all)) in names.iter().zip(&times).enumerate() {
+        summarize(
+            name,
+            all.iter().map(|phases| phases.iter().sum()).collect(),
+            None,
+        );
+        if index < 2 {
+            for (name, phase) in [("  start", 0), ("  sh -c true", 1), ("  stop", 2)] {
+                summarize(name, all.iter().map(|phases| phases[phase]).collect(), None);
+            }
         }
     }
     Ok(())

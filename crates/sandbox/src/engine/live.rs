@@ -468,9 +468,9 @@ impl Live {
             return Ok(());
         }
         let api = &self.engine.0.api;
-        let removed = api.remove(&self.id);
+        // The first process ends by itself now; the removal is for everything else.
         self.input = None;
-        removed?;
+        api.remove(&self.id)?;
         // Another removal may be under way; nothing is left only when the engine knows none.
         let deadline = Instant::now() + KILL_PATIENCE;
         while api.container(&self.id)?.is_some() && Instant::now() < deadline {
