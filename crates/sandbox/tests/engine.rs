@@ -4,7 +4,7 @@
 //! The image needs `sh`, `bash`, `setsid`, and a work tree at `/repo` as that script makes it.
 
 #![cfg(unix)]
-#![allow(clippy::print_stderr, clippy::print_stdout)]
+#![allow(clippy::print_stderr, clippy::print_stdout, clippy::unwrap_used)]
 
 use std::{
     fs,
@@ -37,10 +37,14 @@ fn lab() -> Option<Lab> {
         return None;
     };
     let (address, image) = text.split_once(' ').expect("an address and an image");
-    let connect = |kind| Engine::connect(Some(address), kind, &[]).map(|engine| (kind, engine));
-    let (kind, engine) = connect(Kind::Docker)
-        .or_else(|docker| connect(Kind::Podman).map_err(|podman| (docker, podman)))
-        .unwrap_or_else(|errors| panic!("no engine: {errors:?}"));
+    let connect = |kind| Engine::connect(Some(address), kind, &[]);
+    let (kind, engine) = match connect(Kind::Docker) {
+        Ok(engine) => (Kind::Docker, engine),
+        Err(docker) => match connect(Kind::Podman) {
+            Ok(engine) => (Kind::Podman, engine),
+            Err(podman) => panic!("no engine: {docker:?}, {podman:?}"),
+        },
+    };
     Some(Lab {
         address: address.into(),
         image: image.into(),
