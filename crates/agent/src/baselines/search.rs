@@ -42,10 +42,10 @@ pub struct SearchSettings {
 impl Default for SearchSettings {
     fn default() -> Self {
         SearchSettings {
-            processor_seconds: 8,
-            max_candidates: 400,
+            processor_seconds: 4,
+            max_candidates: 300,
             batch_seconds: 15,
-            trace_seconds: 8,
+            trace_seconds: 6,
         }
     }
 }

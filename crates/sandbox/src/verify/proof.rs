@@ -220,7 +220,7 @@ mod tests {
         let one = std::slice::from_ref;
         let passes_unfixed = run(Unresolved, &[("f", Passed)], &[("p", Passed)]);
         assert_eq!(
-            kinds(&[passes_unfixed.clone()], one(&oracle)),
+            kinds(one(&passes_unfixed), one(&oracle)),
             ["passes-unfixed"]
         );
         let fails_unfixed = run(Unresolved, &[("f", Failed)], &[("p", NotSeen)]);
@@ -228,7 +228,7 @@ mod tests {
         let fails_fixed = run(Unresolved, &[("f", Failed)], &[("p", Passed)]);
         assert_eq!(kinds(one(&start), &[fails_fixed]), ["fails-fixed"]);
         assert_eq!(
-            kinds(&[start.clone(), passes_unfixed], one(&oracle)),
+            kinds(&[start.clone(), passes_unfixed.clone()], one(&oracle)),
             ["flaky"]
         );
         let flips = run(Unresolved, &[("f", Passed)], &[("p", Failed)]);
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(kinds(one(&start), &[]), ["no-oracle"]);
         let none = run(Unresolved, &[], &[("p", Passed)]);
         assert_eq!(
-            kinds(&[none.clone()], &[run(Resolved, &[], &[("p", Passed)])]),
+            kinds(one(&none), &[run(Resolved, &[], &[("p", Passed)])]),
             ["no-fail-to-pass"]
         );
         let canary = run(Unresolved, &[("f", Passed)], &[("p", Passed)]);
