@@ -42,8 +42,8 @@ pub struct SearchSettings {
 impl Default for SearchSettings {
     fn default() -> Self {
         SearchSettings {
-            processor_seconds: 4,
-            max_candidates: 300,
+            processor_seconds: 3,
+            max_candidates: 250,
             batch_seconds: 15,
             trace_seconds: 6,
         }
