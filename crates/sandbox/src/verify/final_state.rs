@@ -13,7 +13,7 @@ use temper_core::{
 use super::{
     GradeRequest, Submission,
     protected::{Filtered, Protected},
-    random_hex, sandbox_failure, sandbox_spec, verifier_failure,
+    random_hex, sandbox_spec, verifier_failure,
 };
 use crate::{Command, ExitStatus, Sandbox, backend::Execution};
 
@@ -71,7 +71,7 @@ impl Start {
         let mut sandbox = request
             .backend
             .start(&sandbox_spec(request, "start"))
-            .map_err(|error| NoState::Broken(sandbox_failure(&error)))?;
+            .map_err(|error| NoState::Broken(error.failure()))?;
         set_up(request, sandbox.as_mut()).map_err(NoState::Broken)?;
         Ok(Start::Image {
             sandbox,
@@ -178,7 +178,7 @@ fn read_in_sandbox(
     }
     let content = sandbox
         .read_file(&format!("{work_tree}/{text}"), MAX_FILE_BYTES)
-        .map_err(|error| sandbox_failure(&error))?;
+        .map_err(|error| error.failure())?;
     Ok(content.map(|content| Entry::File {
         content,
         executable: *kind == b'x',
@@ -197,7 +197,7 @@ pub fn set_up(request: &GradeRequest<'_>, sandbox: &mut dyn Sandbox) -> Result<(
 fn run(sandbox: &mut dyn Sandbox, command: String) -> Result<Execution, Failure> {
     let execution = sandbox
         .exec(&Command::bash(command, Duration::from_secs(120)))
-        .map_err(|error| sandbox_failure(&error))?;
+        .map_err(|error| error.failure())?;
     match execution.status {
         ExitStatus::Exited(0) => Ok(execution),
         status => Err(verifier_failure(
@@ -285,7 +285,7 @@ pub fn lay(sandbox: &mut dyn Sandbox, work_tree: &str, changes: &Changes) -> Res
     }
     sandbox
         .write_files(&files)
-        .map_err(|error| NoState::Broken(sandbox_failure(&error)))?;
+        .map_err(|error| NoState::Broken(error.failure()))?;
     let command = format!(
         "cd -- {} || exit 1\nfrom={}\n{LAY}rm -rf -- \"$from\" 2>/dev/null || :\n",
         shell_quote(work_tree),
@@ -293,7 +293,7 @@ pub fn lay(sandbox: &mut dyn Sandbox, work_tree: &str, changes: &Changes) -> Res
     );
     let execution = sandbox
         .exec(&Command::bash(command, Duration::from_secs(300)))
-        .map_err(|error| NoState::Broken(sandbox_failure(&error)))?;
+        .map_err(|error| NoState::Broken(error.failure()))?;
     match execution.status {
         ExitStatus::Exited(0) => Ok(()),
         ExitStatus::Exited(65) => Err(NoState::Invalid(excerpt(&execution.output))),

@@ -20,7 +20,7 @@ use temper_core::{
 use super::{
     GradeRequest, Graded, LogSink, Submission,
     final_state::{self, NoState, excerpt},
-    sandbox_failure, sandbox_spec, verifier_failure,
+    sandbox_spec, verifier_failure,
 };
 use crate::{Command, ExitStatus, Sandbox};
 
@@ -153,7 +153,7 @@ fn prepare_and_verify(
     let mut sandbox = request
         .backend
         .start(&sandbox_spec(request, "verifier"))
-        .map_err(|error| sandbox_failure(&error))?;
+        .map_err(|error| error.failure())?;
     final_state::set_up(request, sandbox.as_mut())?;
     let mut notes = Vec::new();
     let invalid = |place: String| -> Graded {
@@ -246,7 +246,7 @@ fn run(
     let fail = |failure: Failure| (failure, tampering.clone());
     sandbox
         .write_files(&files)
-        .map_err(|error| fail(sandbox_failure(&error)))?;
+        .map_err(|error| fail(error.failure()))?;
     let mut command = Command::bash(
         "chmod +x /tests/test.sh 2>/dev/null; \
          /tests/test.sh > /logs/verifier/test-stdout.txt 2>&1",
@@ -255,7 +255,7 @@ fn run(
     command.environment = environment.clone();
     let execution = sandbox
         .exec(&command)
-        .map_err(|error| fail(sandbox_failure(&error)))?;
+        .map_err(|error| fail(error.failure()))?;
     let output = sandbox
         .read_file("/logs/verifier/test-stdout.txt", 64 << 20)
         .ok()
@@ -271,7 +271,7 @@ fn run(
     let mut read = |path: &str| {
         sandbox
             .read_file(path, MAX_REWARD_BYTES)
-            .map_err(|error| fail(sandbox_failure(&error)))
+            .map_err(|error| fail(error.failure()))
     };
     let (json, text) = (read(JSON)?, read(TEXT)?);
     let rewards = read_rewards(json.as_deref(), text.as_deref())
@@ -302,7 +302,7 @@ fn run(
 fn run_ours(sandbox: &mut dyn Sandbox, command: &str, class: &str) -> Result<Vec<u8>, Failure> {
     let execution = sandbox
         .exec(&Command::bash(command, Duration::from_secs(120)))
-        .map_err(|error| sandbox_failure(&error))?;
+        .map_err(|error| error.failure())?;
     match execution.status {
         ExitStatus::Exited(0) => Ok(execution.output),
         status => Err(verifier_failure(

@@ -23,7 +23,7 @@ use super::{
     parsers::{self, Parser, Status, StatusMap, strip_controls},
     random_hex,
     resolution::{self, Judging},
-    sandbox_failure, sandbox_spec, verifier_failure,
+    sandbox_spec, verifier_failure,
 };
 use crate::{Command, Execution, ExitStatus, Sandbox};
 
@@ -286,7 +286,7 @@ fn run(
     let mut sandbox = request
         .backend
         .start(&sandbox_spec(request, "tests"))
-        .map_err(|error| sandbox_failure(&error))?;
+        .map_err(|error| error.failure())?;
     let sandbox = sandbox.as_mut();
     let directory = format!("/tmp/temper-log-{}", random_hex(8)?);
     if let Start::Image {
@@ -354,9 +354,7 @@ fn run(
         settings.timeout,
     );
     command.output_bytes = Some(OUTPUT_BYTES);
-    let execution = sandbox
-        .exec(&command)
-        .map_err(|error| sandbox_failure(&error))?;
+    let execution = sandbox.exec(&command).map_err(|error| error.failure())?;
     logs("tests", &execution.output);
     let mut graded = conclude(request, settings, &execution)?;
     if let Some(omitted) = &execution.omitted {
@@ -566,7 +564,7 @@ fn apply(
                 format!("{tool} {file}"),
                 Duration::from_secs(120),
             ))
-            .map_err(|error| sandbox_failure(&error))?;
+            .map_err(|error| error.failure())?;
         log.extend_from_slice(format!("$ {tool}\n").as_bytes());
         log.extend_from_slice(&execution.output);
         if execution.status == ExitStatus::Exited(0) {
@@ -591,13 +589,13 @@ fn write(
             content: Bytes(content.to_vec()),
             executable: false,
         }])
-        .map_err(|error| sandbox_failure(&error))
+        .map_err(|error| error.failure())
 }
 
 fn ours(sandbox: &mut dyn Sandbox, command: &str, purpose: &str) -> Result<(), Failure> {
     let execution = sandbox
         .exec(&Command::bash(command, Duration::from_secs(120)))
-        .map_err(|error| sandbox_failure(&error))?;
+        .map_err(|error| error.failure())?;
     match execution.status {
         ExitStatus::Exited(0) => Ok(()),
         status => Err(task_failure(

@@ -30,7 +30,7 @@ use temper_core::{
     verdict::Resolution,
 };
 
-use crate::{Backend, Demand, Limits, Network, Root, SandboxError, SandboxSpec, WorkTree};
+use crate::{Backend, Demand, Limits, Network, Root, SandboxSpec, WorkTree};
 
 /// What is to be judged, and where.
 pub struct GradeRequest<'a> {
@@ -132,24 +132,6 @@ fn sandbox_spec(request: &GradeRequest<'_>, layer: &str) -> SandboxSpec {
         network: Network::None,
         demand: request.demand.clone(),
         label: format!("{}-{layer}", request.label),
-    }
-}
-
-/// A sandbox error as the failure of a trial.
-fn sandbox_failure(error: &SandboxError) -> Failure {
-    let (class, retryable) = match error {
-        SandboxError::Refused { .. } => ("SandboxRefused", false),
-        SandboxError::Unavailable { .. } => ("SandboxUnavailable", false),
-        SandboxError::Unsupported { .. } => ("SandboxUnsupported", false),
-        SandboxError::Start(_) => ("SandboxStart", true),
-        SandboxError::Ended(_) => ("SandboxEnded", true),
-        SandboxError::File { .. } => ("SandboxFile", true),
-    };
-    Failure {
-        boundary: Boundary::Sandbox,
-        class: class.into(),
-        message: error.to_string(),
-        retryable,
     }
 }
 

@@ -46,7 +46,7 @@ use super::{
     protected::{Filtered, Protected},
     random_hex,
     records::{self, Run, TestReport},
-    sandbox_failure, sandbox_spec, syntax, verifier_failure,
+    sandbox_spec, syntax, verifier_failure,
 };
 use crate::{Command, Execution, ExitStatus};
 
@@ -374,7 +374,7 @@ fn run_tests(
     let mut sandbox = request
         .backend
         .start(&sandbox_spec(request, word))
-        .map_err(|error| sandbox_failure(&error))?;
+        .map_err(|error| error.failure())?;
     final_state::set_up(request, sandbox.as_mut())?;
     final_state::lay(sandbox.as_mut(), &task.work_tree, &state).map_err(
         |problem| match problem {
@@ -406,7 +406,7 @@ fn run_tests(
     .collect();
     sandbox
         .write_files(&injected)
-        .map_err(|error| sandbox_failure(&error))?;
+        .map_err(|error| error.failure())?;
     let mut command = Command::bash(
         format!(
             "{FIND_PYTHON}exec \"$python\" -I -B {}",
@@ -416,9 +416,7 @@ fn run_tests(
     );
     command.directory = Some("/".into());
     command.output_bytes = Some(OUTPUT_BYTES);
-    let execution = sandbox
-        .exec(&command)
-        .map_err(|error| sandbox_failure(&error))?;
+    let execution = sandbox.exec(&command).map_err(|error| error.failure())?;
     let mut key_bytes = [0; 32];
     key_bytes.copy_from_slice(&records::from_hex(&key));
     let run = Run::read(&execution.output, &key_bytes);

@@ -17,7 +17,7 @@ use super::{
     GradeRequest, LogSink,
     final_state::{excerpt, shell_quote},
     pytest_runner::FIND_PYTHON,
-    random_hex, sandbox_failure, sandbox_spec,
+    random_hex, sandbox_spec,
 };
 use crate::Command;
 
@@ -76,7 +76,7 @@ fn check(
     let mut sandbox = request
         .backend
         .start(&sandbox_spec(request, "syntax"))
-        .map_err(|error| sandbox_failure(&error))?;
+        .map_err(|error| error.failure())?;
     let from = format!("/tmp/temper-syntax-{}", random_hex(8)?);
     let file = |name: &str, content: &[u8]| InjectedFile {
         path: format!("{from}/{name}"),
@@ -94,7 +94,7 @@ fn check(
     }
     sandbox
         .write_files(&files)
-        .map_err(|error| sandbox_failure(&error))?;
+        .map_err(|error| error.failure())?;
     let mut command = Command::bash(
         format!(
             "{FIND_PYTHON}exec \"$python\" -I -B {}",
@@ -103,9 +103,7 @@ fn check(
         Duration::from_secs(120),
     );
     command.directory = Some("/".into());
-    let execution = sandbox
-        .exec(&command)
-        .map_err(|error| sandbox_failure(&error))?;
+    let execution = sandbox.exec(&command).map_err(|error| error.failure())?;
     logs("syntax", &execution.output);
     let mut current = None;
     let mut problem = None;
