@@ -6,8 +6,9 @@ its local environment, on the same scripted trial, interleaved in one run.
     VENV/bin/python benches/harness_overhead.py target/release/temper
 
 The time of a step is the difference between a long and a short trial, divided by the difference in
-steps, so that starting and grading do not count. Each step runs `true`; its own time is measured
-beside it (`sh -c true` from a small program), and is part of both.
+steps, so that starting and grading do not count. Each step runs `true`. "Loop alone" leaves out the
+time inside the environment's execute (mini-swe-agent) and inside the sandbox's exec (Temper): what
+remains is parsing, templates, history, limits and, for Temper only, writing the trajectory.
 """
 
 import json
@@ -30,16 +31,27 @@ import scripted_suite
 SHORT, LONG, ROUNDS = 20, 220, 7
 
 
+class TimedEnvironment(LocalEnvironment):
+    """Counts the time inside execute."""
+
+    seconds = 0.0
+
+    def execute(self, *arguments, **named):
+        started = time.perf_counter()
+        try:
+            return super().execute(*arguments, **named)
+        finally:
+            self.seconds += time.perf_counter() - started
+
+
 def mini_swe_agent(replies, work):
+    environment = TimedEnvironment(cwd=str(work), timeout=10)
     agent = DefaultAgent(
-        DeterministicModel(outputs=list(replies)),
-        LocalEnvironment(cwd=str(work), timeout=10),
-        step_limit=0,
-        cost_limit=0,
+        DeterministicModel(outputs=list(replies)), environment, step_limit=0, cost_limit=0
     )
     started = time.perf_counter()
     agent.run("Do nothing.")
-    return time.perf_counter() - started
+    return time.perf_counter() - started, environment.seconds
 
 
 def temper(binary, script, suite, work):
@@ -63,20 +75,25 @@ def main():
     suite = scripted_suite.suite(work / "suite", 1)
     scripts = {n: work / f"{n}.json" for n in (SHORT, LONG)}
     replies = {n: scripted_suite.script(path, n) for n, path in scripts.items()}
-    rows = {"mini-swe-agent": [], "temper": [], "temper, commands left out": []}
+    runs = {
+        "mini-swe-agent": lambda n: mini_swe_agent(replies[n], work),
+        "temper": lambda n: temper(binary, scripts[n], suite, work),
+    }
+    rows = {(name, part): [] for part in ("loop alone", "with the command") for name in runs}
     for _ in range(ROUNDS):
-        per_step = lambda long, short: (long - short) / (LONG - SHORT) * 1000
-        rows["mini-swe-agent"].append(
-            per_step(mini_swe_agent(replies[LONG], work), mini_swe_agent(replies[SHORT], work)))
-        long, short = (temper(binary, scripts[n], suite, work) for n in (LONG, SHORT))
-        rows["temper"].append(per_step(long[0], short[0]))
-        rows["temper, commands left out"].append(
-            per_step(long[0] - long[1], short[0] - short[1]))
-    for name, values in rows.items():
-        print(f"{name:28} median {statistics.median(values):7.3f} ms/step  "
+        for name, run in runs.items():
+            (long, long_command), (short, short_command) = run(LONG), run(SHORT)
+            per_step = lambda seconds: seconds / (LONG - SHORT) * 1000
+            rows[name, "with the command"].append(per_step(long - short))
+            rows[name, "loop alone"].append(
+                per_step((long - long_command) - (short - short_command)))
+    medians = {key: statistics.median(values) for key, values in rows.items()}
+    for (name, part), values in rows.items():
+        print(f"{part:17} {name:15} median {medians[name, part]:7.3f} ms/step  "
               f"(min {min(values):.3f}, max {max(values):.3f}, {ROUNDS} rounds)")
-    baseline = statistics.median(rows["mini-swe-agent"])
-    print(f"ratio with commands          {baseline / statistics.median(rows['temper']):.1f}")
+    for part in ("loop alone", "with the command"):
+        ratio = medians["mini-swe-agent", part] / medians["temper", part]
+        print(f"{part:17} ratio {ratio:.1f}")
     shutil.rmtree(work)
 
 
