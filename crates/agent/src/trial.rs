@@ -30,7 +30,7 @@ use temper_sandbox::{
 use crate::{
     edit_tool,
     job::{Cancelled, TrialKey, TrialRunner},
-    model::{Model, ModelFactory},
+    model::{Model, ModelError, ModelErrorClass, ModelFactory, ModelReply, ModelRequest},
     profile::ResolvedProfile,
     rollout::{self, RecordError, Recorder, Rollout},
     trajectory_file::TrajectoryWriter,
@@ -172,15 +172,16 @@ impl Attempt<'_> {
             Ok(recorder) => recorder,
             Err(failure) => return Ok(Outcome::lost(failure)),
         };
-        let end = match context.models.open(prepared, self.key.seed(context.seed)) {
+        let (end, refused) = match context.models.open(prepared, self.key.seed(context.seed)) {
             Ok(model) => self.roll_out(prepared, model, sandbox.as_mut(), &mut recorder),
             Err(error) => return Ok(Outcome::lost(rollout::model_failure(error))),
         };
         // Work that was cut off from outside is no attempt at the task: the job does it again.
-        let is_cut_off = match end.exit {
-            Exit::LimitReached { limit } => (context.is_job_limit)(limit),
-            _ => false,
+        let limit = match end.exit {
+            Exit::LimitReached { limit } => Some(limit),
+            _ => refused,
         };
+        let is_cut_off = limit.is_some_and(|limit| (context.is_job_limit)(limit));
         if is_cut_off || context.cancel.load(Ordering::Relaxed) {
             return Err(Cancelled);
         }
@@ -341,12 +342,16 @@ impl Attempt<'_> {
     fn roll_out(
         &self,
         prepared: &PreparedTask,
-        mut model: Box<dyn Model>,
+        model: Box<dyn Model>,
         sandbox: &mut dyn Sandbox,
         recorder: &mut TrialRecorder,
-    ) -> End {
+    ) -> (End, Option<Limit>) {
         let context = self.context;
-        rollout::run(Rollout {
+        let mut model = Watched {
+            inner: model,
+            refused: None,
+        };
+        let end = rollout::run(Rollout {
             profile: context.profile,
             variables: rollout::task_variables(&prepared.task.statement, &prepared.work_tree),
             directory: Some(&prepared.work_tree),
@@ -355,10 +360,11 @@ impl Attempt<'_> {
             cancel: context.cancel,
             now: &|| (context.now)(),
             count_tokens: None,
-            model: model.as_mut(),
+            model: &mut model,
             sandbox,
             recorder,
-        })
+        });
+        (end, model.refused)
     }
 
     /// The patch that stands for the trial: as the profile says, what the agent submitted or what
@@ -411,6 +417,27 @@ impl Outcome {
     fn fail(&mut self, failure: Failure) {
         self.verdict = Verdict::lost("none", failure.message.clone());
         self.failure = Some(failure);
+    }
+}
+
+/// A model that remembers which limit of the budget refused a call: a trial that never got a reply
+/// ends as an empty trajectory and does not say.
+struct Watched {
+    inner: Box<dyn Model>,
+    refused: Option<Limit>,
+}
+
+impl Model for Watched {
+    fn query(&mut self, request: &ModelRequest<'_>) -> Result<ModelReply, ModelError> {
+        let result = self.inner.query(request);
+        if let Err(ModelError {
+            class: ModelErrorClass::Budget(limit),
+            ..
+        }) = &result
+        {
+            self.refused = Some(*limit);
+        }
+        result
     }
 }
 

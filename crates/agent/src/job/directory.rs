@@ -55,12 +55,7 @@ impl JobDirectory {
         if !manifest_path.exists() {
             if let Ok(mut entries) = fs::read_dir(&job.root)
                 && entries.any(|entry| {
-                    entry.is_ok_and(|entry| {
-                        !matches!(
-                            entry.file_name().to_str(),
-                            Some("tasks.json" | "trials" | "unfinished")
-                        )
-                    })
+                    entry.is_ok_and(|entry| !is_of_a_job(&entry.file_name().to_string_lossy()))
                 })
             {
                 return Err(JobError::NotAJob {
@@ -275,6 +270,14 @@ impl JobDirectory {
         }
         Ok(())
     }
+}
+
+/// Whether a directory without a manifest may hold this and still become a job: a run that was
+/// killed while it made the job leaves these, a file about to be renamed among them.
+fn is_of_a_job(name: &str) -> bool {
+    matches!(name, "tasks.json" | "trials" | "unfinished")
+        || (name.ends_with(".new")
+            && (name.starts_with("tasks.json.") || name.starts_with("manifest.json.")))
 }
 
 impl Drop for Unfinished {

@@ -279,6 +279,18 @@ fn leftovers_of_dead_processes_are_removed_and_those_of_live_ones_stay() {
 }
 
 #[test]
+fn a_run_killed_while_making_the_job_does_not_stand_in_the_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("job");
+    let plan = plan(&root, &["a"], 1);
+    std::fs::create_dir_all(root.join("trials")).unwrap();
+    std::fs::write(root.join("tasks.json.17.0.new"), b"[").unwrap();
+    std::fs::write(root.join("manifest.json.17.1.new"), b"").unwrap();
+    let summary = run_with(&plan, &OPTIONS, |key, _| Ok(trial(key, None))).unwrap();
+    assert_eq!(summary.n_run, 1);
+}
+
+#[test]
 fn a_foreign_directory_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("thesis.tex"), b"").unwrap();

@@ -138,6 +138,31 @@ fn a_model_that_never_answers_is_lost_and_not_unsolved() {
 }
 
 #[test]
+fn a_spent_budget_stops_the_job_and_a_larger_one_goes_on() {
+    let workspace = Workspace::new(3);
+    let agent = solver(&workspace);
+    let run = |budget: &str| -> Ran {
+        workspace.run(&[
+            "run",
+            SUITE[0],
+            SUITE[1],
+            "--agent",
+            &agent,
+            "-o",
+            "job",
+            "--max-tokens",
+            budget,
+        ])
+    };
+    let ran = run("10").expect(9);
+    assert!(ran.stderr.contains("the budget is spent"), "{}", ran.stderr);
+    // Nothing that the budget cut off is a result, lost or otherwise.
+    assert_eq!(workspace.path("job/trials").read_dir().unwrap().count(), 0);
+    run("100000000").expect(0);
+    assert_eq!(results(&workspace.path("job")).len(), 3);
+}
+
+#[test]
 fn shards_make_one_job() {
     let workspace = Workspace::new(5);
     let agent = solver(&workspace);
