@@ -14,8 +14,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use temper_core::{
-    Digest, Failure, SourceGroup, Split, Task, TaskId, Trial, digest::Hasher, manifest::Manifest,
-    task::Origin,
+    Digest, SourceGroup, Split, Task, TaskId, digest::Hasher, manifest::Manifest, task::Origin,
 };
 
 pub use directory::{JobDirectory, write_atomically};
@@ -151,12 +150,6 @@ impl JobError {
             _ => None,
         }
     }
-}
-
-/// A trial whose task could not be prepared, or that kept failing for reasons outside of the
-/// agent: it is recorded as lost.
-pub fn is_lost(trial: &Trial) -> Option<&Failure> {
-    trial.failure.as_ref()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::{
 };
 
 use temper_core::{
-    AgentName, Boundary, Patch, SourceGroup, Verdict,
+    AgentName, Boundary, Failure, Patch, SourceGroup, Trial, Verdict,
     manifest::Producer,
     trajectory::Exit,
     trial::{PatchSource, Timing},
