@@ -204,6 +204,7 @@ impl Ledger {
         Ok(Reservation {
             ledger: Arc::clone(self),
             most,
+            held: true,
             above,
         })
     }
@@ -334,6 +335,7 @@ impl Ledger {
 pub struct Reservation {
     ledger: Arc<Ledger>,
     most: Estimate,
+    held: bool,
     above: Option<Box<Reservation>>,
 }
 
@@ -393,7 +395,11 @@ impl Reservation {
                 spent.assumed_money,
                 MicroDollars(most.money.0.saturating_mul(assumed_prices)),
             );
+            // Given back under the same lock, so that nobody sees the call counted twice.
+            release(&mut books, most);
         }
+        self.held = false;
+        self.ledger.released.notify_all();
         if let Some(above) = &mut self.above {
             above.book(charge);
         }
@@ -402,7 +408,9 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.ledger.release(self.most);
+        if self.held {
+            self.ledger.release(self.most);
+        }
     }
 }
 
