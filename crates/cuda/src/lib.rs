@@ -1,1 +1,3 @@
-//! cuda
+//! The model's operations on NVIDIA GPUs, without CUDA at build time.
+
+pub mod nvrtc;
