@@ -1,1 +1,3 @@
-//! checkpoint
+//! Model files: weights, tokenizer, chat template, and where they come from.
+
+pub mod tensor;

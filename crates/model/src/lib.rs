@@ -1,1 +1,11 @@
-//! model
+//! A language model that runs and learns.
+//!
+//! [`device`] names every operation; `cpu` does them on the processor, the crate `temper-cuda` on
+//! NVIDIA GPUs. The model, its training pass and its sampler are written once over them.
+
+pub mod device;
+pub mod random;
+pub mod tensor;
+
+pub use device::{Device, DeviceError};
+pub use tensor::{DType, Tensor, View};
