@@ -1,3 +1,13 @@
-//! Model files: weights, tokenizer, chat template, and where they come from.
+//! Model files: configuration, weights, tokenizer, chat template, and where they come from.
+//!
+//! Everything read here may come from a stranger, so sizes are checked before memory is taken and
+//! nothing panics on what a file says. There is no arithmetic beyond dequantisation.
 
+pub mod config;
+pub mod names;
+pub mod rope;
 pub mod tensor;
+
+pub use config::{Architecture, ConfigError, ModelConfig, RopeConfig, RopeScaling};
+pub use names::{Projection, TensorName};
+pub use tensor::{DecodeError, Encoding, TensorView};
