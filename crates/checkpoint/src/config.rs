@@ -9,6 +9,8 @@ mod json;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use json::{generation_eos, shorten};
+
 use crate::names::{Projection, TensorName};
 
 /// A model family whose arithmetic the engine has.

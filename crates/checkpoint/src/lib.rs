@@ -4,10 +4,15 @@
 //! nothing panics on what a file says. There is no arithmetic beyond dequantisation.
 
 pub mod config;
+pub mod dequantise;
+pub mod file;
+pub mod gguf;
 pub mod names;
 pub mod rope;
 pub mod tensor;
 
 pub use config::{Architecture, ConfigError, ModelConfig, RopeConfig, RopeScaling};
+pub use file::FileError;
+pub use gguf::{Gguf, GgufError};
 pub use names::{Projection, TensorName};
 pub use tensor::{DecodeError, Encoding, TensorView};
