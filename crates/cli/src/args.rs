@@ -422,6 +422,9 @@ pub struct EvaluateArgs {
     /// A model as the candidate: http://HOST:PORT[/v1][#MODEL], openai:MODEL, …
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
+    /// One more arm beside these two, as for `run --agent`. May be given more than once
+    #[arg(long, value_name = "AGENT")]
+    pub beside: Vec<String>,
     /// Where the jobs, the comparison and the report go; one that exists is resumed
     /// [default: evaluations/TIME]
     #[arg(long, short, value_name = "DIR")]
@@ -432,6 +435,18 @@ pub struct EvaluateArgs {
     /// How.
     #[command(flatten)]
     pub format: FormatArgs,
+}
+
+impl EvaluateArgs {
+    /// The arms with the directories of their jobs, the baseline first.
+    pub fn arms(&self) -> Vec<(String, String)> {
+        let candidate = self.model.as_ref().unwrap_or(&self.candidate);
+        let beside = self.beside.iter().enumerate();
+        let mut arms = vec![("baseline".to_owned(), self.baseline.clone())];
+        arms.extend(beside.map(|(index, agent)| (format!("beside-{}", index + 1), agent.clone())));
+        arms.push(("candidate".to_owned(), candidate.clone()));
+        arms
+    }
 }
 
 /// `temper grade`

@@ -1,4 +1,4 @@
-//! `temper evaluate`: two agents on a suite, compared, with a report. The main job.
+//! `temper evaluate`: agents on a suite, compared, with a report. The main job.
 
 use std::path::PathBuf;
 
@@ -17,20 +17,13 @@ use crate::{
     tasks,
 };
 
-/// Runs both jobs, and prints the comparison and the report's path.
+/// Runs a job for each arm, and prints the comparison and the report's path.
 pub fn run(args: &EvaluateArgs, places: &Places) -> Result<u8, CliError> {
     let profile = agents::profile(&args.trials)?;
-    let candidate = args.model.as_deref().unwrap_or(&args.candidate);
-    let arms = [
-        (
-            "baseline",
-            Agent::resolve(&args.baseline, &args.trials, &profile)?,
-        ),
-        (
-            "candidate",
-            Agent::resolve(candidate, &args.trials, &profile)?,
-        ),
-    ];
+    let mut arms = Vec::new();
+    for (role, agent) in args.arms() {
+        arms.push((role, Agent::resolve(&agent, &args.trials, &profile)?));
+    }
     let sandboxes = Sandboxes::open_for_untrusted(&args.trials.sandbox)?;
     output::note(&sandboxes.summary());
     output::note(&profile.statement());
