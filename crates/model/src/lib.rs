@@ -6,6 +6,7 @@
 pub mod device;
 pub mod random;
 pub mod tensor;
+pub mod transformer;
 
 pub use device::{Device, DeviceError};
 pub use tensor::{DType, Tensor, View};

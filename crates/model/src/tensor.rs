@@ -109,7 +109,7 @@ impl<S> Tensor<S> {
 
     /// The whole tensor as a `[len / cols, cols]` matrix.
     pub fn view(&self, cols: usize) -> View<S> {
-        let rows = if cols == 0 { 0 } else { self.len / cols };
+        let rows = self.len.checked_div(cols).unwrap_or(0);
         View::new(self.clone(), rows, cols, cols)
     }
 }
