@@ -9,10 +9,13 @@ pub mod file;
 pub mod gguf;
 pub mod names;
 pub mod rope;
+pub mod safetensors;
 pub mod tensor;
+pub mod weights;
 
 pub use config::{Architecture, ConfigError, ModelConfig, RopeConfig, RopeScaling};
 pub use file::FileError;
 pub use gguf::{Gguf, GgufError};
 pub use names::{Projection, TensorName};
 pub use tensor::{DecodeError, Encoding, TensorView};
+pub use weights::{Checkpoint, CheckpointError, Format, TensorFinding};

@@ -2,7 +2,7 @@
 //!
 //! Canonical names are those of Hugging Face checkpoints.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 /// One of the seven weight matrices of a decoder layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -138,6 +138,44 @@ impl fmt::Display for TensorName {
             TensorName::Bias(layer, projection) => {
                 write!(f, "model.layers.{layer}.{}.bias", projection.path())
             }
+        }
+    }
+}
+
+/// The text names no tensor of a model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("read the tensor name {0:?}: no model has it")]
+pub struct UnknownTensor(pub String);
+
+/// From the name in Hugging Face checkpoints.
+impl FromStr for TensorName {
+    type Err = UnknownTensor;
+
+    fn from_str(name: &str) -> Result<Self, UnknownTensor> {
+        let in_layer = || {
+            let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
+            // Only the usual spelling of a number, so that a tensor has one name.
+            let number: usize = layer
+                .parse()
+                .ok()
+                .filter(|n: &usize| n.to_string() == layer)?;
+            if let Some(path) = rest.strip_suffix(".bias") {
+                return Some(TensorName::Bias(number, Projection::from_path(path)?));
+            }
+            let path = rest.strip_suffix(".weight")?;
+            Some(match path {
+                "input_layernorm" => TensorName::AttentionNorm(number),
+                "post_attention_layernorm" => TensorName::MlpNorm(number),
+                "self_attn.q_norm" => TensorName::QNorm(number),
+                "self_attn.k_norm" => TensorName::KNorm(number),
+                path => TensorName::Weight(number, Projection::from_path(path)?),
+            })
+        };
+        match name {
+            "model.embed_tokens.weight" => Ok(TensorName::Embedding),
+            "model.norm.weight" => Ok(TensorName::FinalNorm),
+            "lm_head.weight" => Ok(TensorName::Head),
+            _ => in_layer().ok_or_else(|| UnknownTensor(name.to_owned())),
         }
     }
 }
