@@ -4,9 +4,13 @@
 //! layer stacked into one matrix, and gate and up rows into another. What runs it is elsewhere: the
 //! training pass here, the sampler in its own module.
 
+mod adapter;
 mod load;
+mod parameters;
 
+pub use adapter::{Adapter, AdapterConfig, AdapterPart, Group, GroupAdapter, LayerAdapter, Side};
 pub use load::LoadOptions;
+pub use parameters::{PARAMETER_ALIGNMENT, Parameter, Parameters};
 
 use temper_checkpoint::{DecodeError, ModelConfig, TensorName};
 
