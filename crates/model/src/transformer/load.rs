@@ -7,7 +7,8 @@ use std::borrow::Cow;
 
 use rayon::prelude::*;
 use temper_checkpoint::{
-    Encoding, ModelConfig, Projection, TensorName, TensorView, rope::inverse_frequencies,
+    Checkpoint, Encoding, ModelConfig, Projection, TensorName, TensorView,
+    rope::inverse_frequencies,
 };
 
 use super::{Layer, Model, ModelError, Result};
@@ -31,6 +32,16 @@ pub struct LoadOptions {
 }
 
 impl<D: Device> Model<D> {
+    /// Takes a model from a checkpoint.
+    ///
+    /// # Errors
+    /// When a tensor cannot be read, or the weights do not fit onto the device.
+    pub fn load(device: D, checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Self> {
+        Self::from_tensors(device, checkpoint.config(), options, |name| {
+            Ok(checkpoint.get(name)?)
+        })
+    }
+
     /// Takes a model from `tensor`, which gives each tensor of `config` by name.
     ///
     /// # Errors
@@ -68,7 +79,7 @@ impl<D: Device> Model<D> {
             let mut vector = |names: &[TensorName]| -> Result<Tensor<D::Storage>> {
                 let mut values = Vec::new();
                 for &name in names {
-                    decode_into(&checked(name)?, &mut values)?;
+                    values.extend(checked(name)?.to_f32()?);
                 }
                 upload(&device, &values)
             };
@@ -93,8 +104,7 @@ impl<D: Device> Model<D> {
                 down,
             });
         }
-        let mut norm = Vec::new();
-        decode_into(&checked(TensorName::FinalNorm)?, &mut norm)?;
+        let norm = checked(TensorName::FinalNorm)?.to_f32()?;
         let head = (!config.tie_word_embeddings)
             .then(|| Ok::<_, ModelError>(device.matrix(&[checked(TensorName::Head)?], outer)?))
             .transpose()?;
@@ -120,20 +130,21 @@ impl<D: Device> Model<D> {
         options: &LoadOptions,
     ) -> Result<Self> {
         Self::from_tensors(device, config, options, |name| {
-            let shape = config.shape_of(name).ok_or_else(|| ModelError::Missing {
-                name,
-                reason: "the model has no such tensor".into(),
-            })?;
-            Ok(random_tensor(name, shape, seed))
+            Ok(random_tensor(config, name, seed))
         })
     }
 }
 
 /// The projections that share the query-key-value matrix, in its order of rows.
-const QKV: [Projection; 3] = [Projection::Q, Projection::K, Projection::V];
+pub(super) const QKV: [Projection; 3] = [Projection::Q, Projection::K, Projection::V];
 
 /// A random bfloat16 tensor that depends on the seed and the name only.
-pub(crate) fn random_tensor(name: TensorName, shape: Vec<usize>, seed: u64) -> TensorView<'static> {
+pub(super) fn random_tensor(
+    config: &ModelConfig,
+    name: TensorName,
+    seed: u64,
+) -> TensorView<'static> {
+    let shape = config.shape_of(name).unwrap_or_default();
     let text = name.to_string();
     let key = text
         .bytes()
@@ -172,7 +183,7 @@ pub(crate) fn random_tensor(name: TensorName, shape: Vec<usize>, seed: u64) -> T
 ///
 /// The angle is rounded to f32 before its cosine is taken, as transformers does; the cosine itself
 /// is the f64 one, rounded.
-pub(crate) fn rope_table<D: Device>(
+pub(super) fn rope_table<D: Device>(
     device: &D,
     config: &ModelConfig,
     max_positions: usize,
@@ -196,7 +207,12 @@ pub(crate) fn rope_table<D: Device>(
     Ok(tensor)
 }
 
-fn check_shape(config: &ModelConfig, name: TensorName, view: &TensorView<'_>) -> Result<()> {
+/// Checks that a tensor is what the configuration says.
+pub(super) fn check_shape(
+    config: &ModelConfig,
+    name: TensorName,
+    view: &TensorView<'_>,
+) -> Result<()> {
     let expected = config.shape_of(name).unwrap_or_default();
     if view.shape != expected {
         return Err(ModelError::Shape {
@@ -213,27 +229,4 @@ fn upload<D: Device>(device: &D, values: &[f32]) -> Result<Tensor<D::Storage>> {
     let tensor = device.zeros(D::ACTIVATION, values.len())?;
     device.upload_f32(values, &tensor)?;
     Ok(tensor)
-}
-
-/// Appends the elements of a small tensor in plain floating point, as norms and biases are.
-fn decode_into(view: &TensorView<'_>, values: &mut Vec<f32>) -> Result<()> {
-    let expected: usize = view.shape.iter().product();
-    let width = match view.encoding {
-        Encoding::F32 => 4,
-        _ => 2,
-    };
-    if view.bytes.len() != expected * width {
-        return Err(temper_checkpoint::DecodeError::Length {
-            name: view.name.clone(),
-            expected: expected * width,
-            got: view.bytes.len(),
-        }
-        .into());
-    }
-    values.extend(view.bytes.chunks_exact(width).map(|bytes| match bytes {
-        [a, b, c, d] => f32::from_le_bytes([*a, *b, *c, *d]),
-        [a, b] if view.encoding == Encoding::F16 => half::f16::from_le_bytes([*a, *b]).to_f32(),
-        _ => half::bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
-    }));
-    Ok(())
 }

@@ -5,10 +5,12 @@
 //! training pass here, the sampler in its own module.
 
 mod adapter;
+mod full;
 mod load;
 mod parameters;
 
 pub use adapter::{Adapter, AdapterConfig, AdapterPart, Group, GroupAdapter, LayerAdapter, Side};
+pub use full::{FullTuning, LayerGradients};
 pub use load::LoadOptions;
 pub use parameters::{PARAMETER_ALIGNMENT, Parameter, Parameters};
 
@@ -81,14 +83,9 @@ pub enum ModelError {
         /// Shape found.
         got: Vec<usize>,
     },
-    /// A tensor could not be had from where the weights come from.
-    #[error("load {name}: {reason}")]
-    Missing {
-        /// The tensor.
-        name: TensorName,
-        /// Why.
-        reason: String,
-    },
+    /// A tensor could not be read.
+    #[error(transparent)]
+    Checkpoint(#[from] temper_checkpoint::CheckpointError),
     /// A batch, an adapter or a setting does not fit the model.
     #[error("{operation}: {reason}")]
     Input {
