@@ -337,6 +337,25 @@ pub trait Device: Clone + Send + Sync + 'static {
         out: &View<Self::Storage>,
         accumulate: bool,
     ) -> Result<()>;
+    /// `out = residual + x w^T`; `out` may be `residual`. A device that reads the residual within
+    /// its product saves a pass over memory.
+    fn linear_residual(
+        &self,
+        x: &View<Self::Storage>,
+        w: &Self::Matrix,
+        residual: &View<Self::Storage>,
+        out: &View<Self::Storage>,
+    ) -> Result<()> {
+        if !out.is_same(residual) {
+            self.copy(residual, out)?;
+        }
+        self.linear(x, w, None, out, true)
+    }
+    /// Bytes of scratch that products with an `[out, in]` matrix of this form take beside their
+    /// arguments: for the plan.
+    fn linear_scratch_bytes(&self, _format: WeightFormat, _out: usize, _in: usize) -> usize {
+        0
+    }
     /// `d_x = d_out w`, plus what `d_x` held where `accumulate`.
     fn linear_backward_input(
         &self,
@@ -512,6 +531,24 @@ pub trait Device: Clone + Send + Sync + 'static {
         lse: &Tensor<Self::Storage>,
         d_logprob: &Tensor<Self::Storage>,
     ) -> Result<()>;
+    /// [`Device::log_softmax_gather_backward`] with its result in `d_logits`, which may be of
+    /// another type than `logits`, or be `logits`. What `logits` hold afterwards is not specified.
+    #[allow(clippy::too_many_arguments)]
+    fn log_softmax_gather_backward_into(
+        &self,
+        logits: &View<Self::Storage>,
+        targets: &Tensor<Self::Storage>,
+        temperature: f32,
+        lse: &Tensor<Self::Storage>,
+        d_logprob: &Tensor<Self::Storage>,
+        d_logits: &View<Self::Storage>,
+    ) -> Result<()> {
+        self.log_softmax_gather_backward(logits, targets, temperature, lse, d_logprob)?;
+        if d_logits.is_same(logits) {
+            return Ok(());
+        }
+        self.copy(logits, d_logits)
+    }
     /// Draws a token for each row of `logits` (F32 or the activation type).
     fn sample(&self, logits: &View<Self::Storage>, draws: &Draws<Self::Storage>) -> Result<()>;
 

@@ -182,6 +182,15 @@ impl<S> View<S> {
         self.stride == self.cols
     }
 
+    /// Whether this is the same matrix in the same memory as `other`.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.tensor.storage, &other.tensor.storage)
+            && self.tensor.byte_offset == other.tensor.byte_offset
+            && self.tensor.dtype == other.tensor.dtype
+            && (self.rows, self.cols) == (other.rows, other.cols)
+            && (self.stride == other.stride || self.rows <= 1)
+    }
+
     /// Columns `range` of every row.
     pub fn columns(&self, range: Range<usize>) -> Self {
         assert!(
