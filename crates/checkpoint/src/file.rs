@@ -14,8 +14,16 @@ use memmap2::Mmap;
 #[derive(Debug)]
 pub struct MappedFile {
     path: PathBuf,
-    /// `None` for an empty file, which cannot be mapped.
-    map: Option<Mmap>,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    Mapped(Mmap),
+    /// An empty file cannot be mapped.
+    Empty,
+    #[cfg(test)]
+    Owned(Vec<u8>),
 }
 
 /// A file cannot be read or written.
@@ -52,15 +60,15 @@ impl MappedFile {
                 return Err(io::Error::other("it is no regular file"));
             }
             if metadata.len() == 0 {
-                return Ok(None);
+                return Ok(Content::Empty);
             }
             // SAFETY: the map is only read, as bytes, for which every value is valid. That the file
             // is not shortened or rewritten meanwhile is asked of the user in the documentation.
-            unsafe { Mmap::map(&file) }.map(Some)
+            unsafe { Mmap::map(&file) }.map(Content::Mapped)
         });
         Ok(MappedFile {
             path: path.to_owned(),
-            map: opened.map_err(failed)?,
+            content: opened.map_err(failed)?,
         })
     }
 
@@ -71,7 +79,21 @@ impl MappedFile {
 
     /// The content.
     pub fn bytes(&self) -> &[u8] {
-        self.map.as_deref().unwrap_or(&[])
+        match &self.content {
+            Content::Mapped(map) => map,
+            Content::Empty => &[],
+            #[cfg(test)]
+            Content::Owned(bytes) => bytes,
+        }
+    }
+
+    /// Bytes as if they were a file's.
+    #[cfg(test)]
+    pub(crate) fn of(bytes: Vec<u8>) -> Self {
+        MappedFile {
+            path: PathBuf::from("test"),
+            content: Content::Owned(bytes),
+        }
     }
 }
 

@@ -7,6 +7,8 @@
 
 mod config;
 mod header;
+#[cfg(test)]
+mod tests;
 
 use std::{
     borrow::Cow,

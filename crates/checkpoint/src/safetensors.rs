@@ -3,6 +3,9 @@
 //! Headers are parsed by the `safetensors` crate, after this module has bounded them; the data stay
 //! in the mapped files.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     borrow::Cow,
     collections::BTreeMap,
@@ -81,9 +84,12 @@ impl SafetensorsFile {
     /// Maps a file and checks its header: ranges in bounds, without gaps or overlaps, each as long
     /// as shape and data type ask for.
     pub fn open(path: &Path) -> Result<Self, SafetensorsError> {
-        let file = MappedFile::open(path)?;
+        SafetensorsFile::parse(MappedFile::open(path)?)
+    }
+
+    fn parse(file: MappedFile) -> Result<Self, SafetensorsError> {
         let malformed = |reason: String| SafetensorsError::Malformed {
-            path: path.to_owned(),
+            path: file.path().to_owned(),
             reason,
         };
         let bytes = file.bytes();

@@ -1,5 +1,8 @@
 //! A checkpoint: one view over the weights of a model, whichever format holds them.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::BTreeMap,
     fmt,

@@ -360,7 +360,7 @@ impl<'a> Reader<'a> {
             let n_bytes = encoding
                 .row_bytes(columns)
                 .and_then(|row| row.checked_mul(n_elements / columns));
-            let (Some(n_bytes), true) = (n_bytes, offset as u64 % alignment == 0) else {
+            let (Some(n_bytes), true) = (n_bytes, (offset as u64).is_multiple_of(alignment)) else {
                 return self.malformed(format!(
                     "the tensor {name:?} of sizes {shape:?} as {encoding} at {offset} does not fit its blocks or the alignment {alignment}"
                 ));
