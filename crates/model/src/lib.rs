@@ -5,6 +5,7 @@
 
 pub mod device;
 pub mod random;
+pub mod sample;
 pub mod tensor;
 pub mod transformer;
 
