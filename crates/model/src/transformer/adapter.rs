@@ -368,7 +368,7 @@ impl<S: Send + Sync + fmt::Debug + 'static> GroupAdapter<S> {
         x_a: &View<S>,
         out: &View<S>,
     ) -> Result<()> {
-        device.matmul((x, false), (&self.a.view(x.cols()), true), 1.0, x_a, false)?;
+        self.reduce(device, x, x_a)?;
         for part in &self.parts {
             device.matmul(
                 (&x_a.columns(part.ranks.clone()), false),
@@ -379,6 +379,16 @@ impl<S: Send + Sync + fmt::Debug + 'static> GroupAdapter<S> {
             )?;
         }
         Ok(())
+    }
+
+    /// The first product of [`GroupAdapter::forward`]: `x_a = x A^T`.
+    pub fn reduce<D: Device<Storage = S>>(
+        &self,
+        device: &D,
+        x: &View<S>,
+        x_a: &View<S>,
+    ) -> Result<()> {
+        Ok(device.matmul((x, false), (&self.a.view(x.cols()), true), 1.0, x_a, false)?)
     }
 
     /// Gradients of [`GroupAdapter::forward`]: those of A and B grow, and so does `d_x` where

@@ -5,14 +5,25 @@
 //! training pass here, the sampler in its own module.
 
 mod adapter;
+mod batch;
+mod buffers;
 mod full;
+mod head;
+mod layer;
 mod load;
 mod parameters;
+mod plan;
+mod train;
+mod value;
 
 pub use adapter::{Adapter, AdapterConfig, AdapterPart, Group, GroupAdapter, LayerAdapter, Side};
+pub use batch::PackedBatch;
 pub use full::{FullTuning, LayerGradients};
 pub use load::LoadOptions;
 pub use parameters::{PARAMETER_ALIGNMENT, Parameter, Parameters};
+pub use plan::{Keep, MemoryPlan, PlanRequest};
+pub use train::{Chunk, Policy, ScoreOptions, Scored, Scores, TrainingPass};
+pub use value::ValueHead;
 
 use temper_checkpoint::{DecodeError, ModelConfig, TensorName};
 
