@@ -1,3 +1,4 @@
 //! The model's operations on NVIDIA GPUs, without CUDA at build time.
 
+pub mod attention;
 pub mod nvrtc;
