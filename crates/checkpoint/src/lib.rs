@@ -11,6 +11,7 @@ pub mod names;
 pub mod rope;
 pub mod safetensors;
 pub mod tensor;
+pub mod tokenizer;
 pub mod weights;
 
 pub use config::{Architecture, ConfigError, ModelConfig, RopeConfig, RopeScaling};
