@@ -1,0 +1,388 @@
+//! Checkpoints written anew as Hugging Face folders: converted from GGUF, or with an adapter
+//! merged in.
+//!
+//! Tensors stream: the largest thing in memory is some rows of one of them. Merging computes
+//! `W + scale * (B A)` in f32 from the weights as they decode, which are those the adapter was
+//! trained against, and rounds once at the end.
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use half::bf16;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    adapter::{Adapter, AdapterError, LoraPair},
+    config::ConfigError,
+    file::{FileError, read_small},
+    names::TensorName,
+    save::{NewFolder, SaveDtype, SaveError, TensorPlan, write_weights},
+    tensor::DecodeError,
+    weights::{Checkpoint, CheckpointError, Format},
+};
+
+/// Files that are taken over from a Hugging Face folder as they are.
+const TOKENIZER_FILES: [&str; 8] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+];
+const MAX_SMALL_FILE_BYTES: u64 = 64 << 20;
+/// Elements of the rows that are in memory at a time, as f32.
+const PIECE_ELEMENTS: usize = 1 << 20;
+
+/// How a folder is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExportOptions {
+    /// The elements.
+    pub dtype: SaveDtype,
+    /// Larger weights are sharded.
+    pub max_shard_bytes: u64,
+}
+
+impl Default for ExportOptions {
+    /// bfloat16 in shards of five gigabytes, as transformers saves by default.
+    fn default() -> Self {
+        ExportOptions {
+            dtype: SaveDtype::Bf16,
+            max_shard_bytes: 5_000_000_000,
+        }
+    }
+}
+
+/// Progress of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExportProgress {
+    /// Tensors that are written.
+    pub n_done: usize,
+    /// Tensors in all.
+    pub n_tensors: usize,
+}
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExportReport {
+    /// The folder.
+    pub folder: PathBuf,
+    /// Number of tensors.
+    pub n_tensors: usize,
+    /// Parameters of the model.
+    pub n_parameters: u64,
+    /// Whether tokenizer files are among what was written.
+    pub has_tokenizer: bool,
+    /// How far the weights moved, when an adapter was merged.
+    pub change: Option<Change>,
+}
+
+/// How a merge changed the weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Change {
+    /// Euclidean norm of `scale * B A` over all projections.
+    pub norm: f64,
+    /// The same after rounding: the distance between what is stored and the base stored alike. A
+    /// small update can vanish in the rounding.
+    pub stored_norm: f64,
+    /// Elements whose stored value differs from the base's.
+    pub n_changed: u64,
+    /// Elements of the adapted projections.
+    pub n_adapted: u64,
+}
+
+/// Why an export failed. Nothing remains of it then.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The base cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// A tensor does not fit its bytes.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The adapter does not fit the model.
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
+    /// The result cannot be written.
+    #[error(transparent)]
+    Save(#[from] SaveError),
+    /// A file beside the weights cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The format has no words for the configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// `config.json` of the base is not what it was when it was opened.
+    #[error("read {}: {reason}", .path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The adapter leaves every stored element as it was.
+    #[error(
+        "merge the adapter: its change has norm {norm:.3e}, and no element of {n_adapted} differs after rounding to {dtype}"
+    )]
+    Unchanged {
+        /// Norm of the change before rounding.
+        norm: f64,
+        /// Elements of the adapted projections.
+        n_adapted: u64,
+        /// The stored type.
+        dtype: &'static str,
+    },
+}
+
+impl ExportError {
+    /// What the user can do, where there is something.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            ExportError::Checkpoint(error) => error.hint(),
+            ExportError::Unchanged { norm, dtype, .. } if *norm > 0.0 && *dtype == "bfloat16" => {
+                Some("the update is too small for bfloat16; write float32, or serve the adapter beside its base".to_owned())
+            }
+            ExportError::Unchanged { .. } => {
+                Some("the adapter is as it was before training: its B factors are zero".to_owned())
+            }
+            ExportError::Save(SaveError::Exists { .. }) => {
+                Some("name a folder that does not exist yet".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Writes a checkpoint as a Hugging Face folder at `target`, which must not exist.
+///
+/// `tokenizer_files` are written beside the weights, by name; a folder's own tokenizer files are
+/// taken over without being named. `on_progress` is called after each tensor.
+pub fn convert(
+    checkpoint: &Checkpoint,
+    target: &Path,
+    options: ExportOptions,
+    tokenizer_files: &[(&str, String)],
+    on_progress: impl FnMut(ExportProgress),
+) -> Result<ExportReport, ExportError> {
+    export(
+        checkpoint,
+        None,
+        target,
+        options,
+        tokenizer_files,
+        on_progress,
+    )
+}
+
+/// As [`convert`], with an adapter merged into the weights.
+///
+/// # Errors
+/// [`ExportError::Unchanged`] when no stored element would differ from the base: such a folder
+/// would pass for a trained model and is not one.
+pub fn merge(
+    checkpoint: &Checkpoint,
+    adapter: &Adapter,
+    target: &Path,
+    options: ExportOptions,
+    tokenizer_files: &[(&str, String)],
+    on_progress: impl FnMut(ExportProgress),
+) -> Result<ExportReport, ExportError> {
+    adapter.check(checkpoint.config())?;
+    export(
+        checkpoint,
+        Some(adapter),
+        target,
+        options,
+        tokenizer_files,
+        on_progress,
+    )
+}
+
+fn export(
+    checkpoint: &Checkpoint,
+    adapter: Option<&Adapter>,
+    target: &Path,
+    options: ExportOptions,
+    tokenizer_files: &[(&str, String)],
+    mut on_progress: impl FnMut(ExportProgress),
+) -> Result<ExportReport, ExportError> {
+    let config = checkpoint.config();
+    let config_json = config_json(checkpoint, options.dtype)?;
+    let names: Vec<TensorName> = config.tensor_names().collect();
+    let plan: Vec<TensorPlan> = names
+        .iter()
+        .map(|name| TensorPlan {
+            name: name.to_string(),
+            shape: config.shape_of(*name).unwrap_or_default(),
+        })
+        .collect();
+    let folder = NewFolder::create(target)?;
+    let mut change = Change {
+        norm: 0.0,
+        stored_norm: 0.0,
+        n_changed: 0,
+        n_adapted: 0,
+    };
+    let mut squares = [0.0; 2];
+    write_weights(
+        folder.path(),
+        &plan,
+        options.dtype,
+        options.max_shard_bytes,
+        |number, sink| -> Result<(), ExportError> {
+            let name = names[number];
+            let view = checkpoint.get(name)?;
+            let pair = match (adapter, name) {
+                (Some(adapter), TensorName::Weight(layer, projection)) => adapter
+                    .tensors
+                    .get(&(layer, projection))
+                    .map(|pair| (pair, adapter)),
+                _ => None,
+            };
+            let columns = view.columns().max(1);
+            let rows_at_once = (PIECE_ELEMENTS / columns).max(1);
+            let mut values = vec![0.0; rows_at_once.min(view.n_rows()) * columns];
+            let mut delta = vec![0.0; columns];
+            for start in (0..view.n_rows()).step_by(rows_at_once) {
+                let rows = start..(start + rows_at_once).min(view.n_rows());
+                let values = &mut values[..rows.len() * columns];
+                view.to_f32_into(rows.clone(), values)?;
+                if let Some((pair, adapter)) = pair {
+                    for (row, values) in rows.zip(values.chunks_mut(columns)) {
+                        row_change(pair, adapter.rank, row, &mut delta);
+                        let scale = adapter.scale() as f32;
+                        for (value, delta) in values.iter_mut().zip(&delta) {
+                            let merged = *value + scale * delta;
+                            let moved = f64::from(scale * delta);
+                            let stored = f64::from(stored(merged, options.dtype))
+                                - f64::from(stored(*value, options.dtype));
+                            squares[0] += moved * moved;
+                            squares[1] += stored * stored;
+                            change.n_changed += u64::from(stored != 0.0);
+                            *value = merged;
+                        }
+                        change.n_adapted += columns as u64;
+                    }
+                }
+                sink.write(values)?;
+            }
+            on_progress(ExportProgress {
+                n_done: number + 1,
+                n_tensors: names.len(),
+            });
+            Ok(())
+        },
+    )?;
+    [change.norm, change.stored_norm] = squares.map(f64::sqrt);
+    if adapter.is_some() && change.n_changed == 0 {
+        return Err(ExportError::Unchanged {
+            norm: change.norm,
+            n_adapted: change.n_adapted,
+            dtype: options.dtype.config_name(),
+        });
+    }
+    let mut has_tokenizer = false;
+    if checkpoint.format() == Format::Safetensors {
+        for name in TOKENIZER_FILES {
+            let path = checkpoint.path().join(name);
+            if path.is_file() {
+                folder.file(name, &read_small(&path, MAX_SMALL_FILE_BYTES)?)?;
+                has_tokenizer |= name == "tokenizer.json";
+            }
+        }
+    }
+    for (name, text) in tokenizer_files {
+        folder.file(name, text.as_bytes())?;
+        has_tokenizer |= *name == "tokenizer.json";
+    }
+    folder.file(
+        "generation_config.json",
+        &pretty(&generation_config(checkpoint)?),
+    )?;
+    folder.file("config.json", &pretty(&config_json))?;
+    folder.finish()?;
+    Ok(ExportReport {
+        folder: target.to_owned(),
+        n_tensors: names.len(),
+        n_parameters: config.n_parameters(),
+        has_tokenizer,
+        change: adapter.map(|_| change),
+    })
+}
+
+/// Row `row` of `B A`.
+fn row_change(pair: &LoraPair, rank: usize, row: usize, delta: &mut [f32]) {
+    delta.fill(0.0);
+    let weights = &pair.b[row * rank..(row + 1) * rank];
+    for (weight, a) in weights.iter().zip(pair.a.chunks(delta.len())) {
+        for (delta, a) in delta.iter_mut().zip(a) {
+            *delta += weight * a;
+        }
+    }
+}
+
+fn stored(value: f32, dtype: SaveDtype) -> f32 {
+    match dtype {
+        SaveDtype::F32 => value,
+        SaveDtype::Bf16 => bf16::from_f32(value).to_f32(),
+    }
+}
+
+/// The base's own `config.json` with another data type, so that what Temper has no use for is kept;
+/// made from the configuration where there is none.
+fn config_json(checkpoint: &Checkpoint, dtype: SaveDtype) -> Result<Value, ExportError> {
+    if checkpoint.format() == Format::Gguf {
+        return Ok(checkpoint.config().to_json(dtype.config_name())?);
+    }
+    let mut map = object(&checkpoint.path().join("config.json"))?;
+    let dtype = json!(dtype.config_name());
+    let mut is_set = false;
+    for key in ["torch_dtype", "dtype"] {
+        if let Some(value) = map.get_mut(key) {
+            *value = dtype.clone();
+            is_set = true;
+        }
+    }
+    if !is_set {
+        map.insert("torch_dtype".into(), dtype);
+    }
+    Ok(Value::Object(map))
+}
+
+fn generation_config(checkpoint: &Checkpoint) -> Result<Value, ExportError> {
+    let path = checkpoint.path().join("generation_config.json");
+    if checkpoint.format() == Format::Safetensors && path.is_file() {
+        return Ok(Value::Object(object(&path)?));
+    }
+    let config = checkpoint.config();
+    let mut map = Map::new();
+    if let Some(id) = config.bos_token_id {
+        map.insert("bos_token_id".into(), json!(id));
+    }
+    if !config.eos_token_ids.is_empty() {
+        map.insert("eos_token_id".into(), json!(config.eos_token_ids));
+    }
+    if let Some(id) = config.pad_token_id {
+        map.insert("pad_token_id".into(), json!(id));
+    }
+    Ok(Value::Object(map))
+}
+
+fn object(path: &Path) -> Result<Map<String, Value>, ExportError> {
+    serde_json::from_slice(&read_small(path, MAX_SMALL_FILE_BYTES)?).map_err(|error| {
+        ExportError::Malformed {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        }
+    })
+}
+
+fn pretty(value: &Value) -> Vec<u8> {
+    let mut text = format!("{value:#}");
+    text.push('\n');
+    text.into_bytes()
+}
