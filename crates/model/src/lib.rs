@@ -3,6 +3,7 @@
 //! [`device`] names every operation; `cpu` does them on the processor, the crate `temper-cuda` on
 //! NVIDIA GPUs. The model, its training pass and its sampler are written once over them.
 
+pub mod cpu;
 pub mod device;
 pub mod random;
 pub mod sample;

@@ -1,0 +1,210 @@
+//! The paged key-value cache: writing, attending, moving.
+
+use super::{
+    Cpu,
+    attention::{Run, Strided, attend, group_size},
+    copy::{indices, numbers},
+    storage::{CpuStorage, Rows, apart, equal, is_shape, shape},
+};
+use crate::{
+    device::{Heads, KvPages, PAGE_TOKENS, PagedRows, Result},
+    tensor::View,
+};
+
+/// One layer's pages, checked.
+#[derive(Clone, Copy)]
+struct Pages {
+    keys: Rows<f32>,
+    values: Rows<f32>,
+    n_pages: usize,
+}
+
+impl Pages {
+    /// Pages as rows of [`PAGE_TOKENS`] vectors of one head each.
+    fn of(operation: &'static str, pages: &KvPages<CpuStorage>, heads: Heads) -> Result<Self> {
+        group_size(operation, heads)?;
+        equal(
+            operation,
+            "elements of values",
+            pages.values.len(),
+            pages.keys.len(),
+        )?;
+        let head_elements = PAGE_TOKENS * heads.dim;
+        let keys = Rows::of(operation, &pages.keys.view(head_elements))?;
+        let values = Rows::of(operation, &pages.values.view(head_elements))?;
+        apart(operation, "keys and values", keys, values)?;
+        Ok(Pages {
+            keys,
+            values,
+            n_pages: keys.rows / heads.n_kv,
+        })
+    }
+}
+
+impl Cpu {
+    pub(super) fn write_kv_rows(
+        &self,
+        k: &View<CpuStorage>,
+        v: &View<CpuStorage>,
+        heads: Heads,
+        rows: &PagedRows<CpuStorage>,
+        pages: &KvPages<CpuStorage>,
+    ) -> Result<()> {
+        let operation = "write_kv";
+        let pages = Pages::of(operation, pages, heads)?;
+        let (k, v) = (
+            Rows::<f32>::of(operation, k)?,
+            Rows::<f32>::of(operation, v)?,
+        );
+        for (what, matrix) in [("k", k), ("v", v)] {
+            is_shape(operation, what, matrix, rows.n_rows, heads.n_kv * heads.dim)?;
+            apart(operation, "an input and keys", pages.keys, matrix)?;
+            apart(operation, "an input and values", pages.values, matrix)?;
+        }
+        let slots = indices(
+            operation,
+            &rows.slot,
+            rows.n_rows,
+            pages.n_pages * PAGE_TOKENS,
+        )?;
+        for (i, &slot) in slots.iter().enumerate() {
+            let (page, offset) = (slot as usize / PAGE_TOKENS, slot as usize % PAGE_TOKENS);
+            for head in 0..heads.n_kv {
+                let (from, to) = (head * heads.dim, offset * heads.dim);
+                let row = page * heads.n_kv + head;
+                // SAFETY: disjoint by the checks above.
+                unsafe {
+                    pages
+                        .keys
+                        .columns(to, heads.dim)
+                        .row_mut(row)
+                        .copy_from_slice(k.columns(from, heads.dim).row(i));
+                    pages
+                        .values
+                        .columns(to, heads.dim)
+                        .row_mut(row)
+                        .copy_from_slice(v.columns(from, heads.dim).row(i));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn paged_attention_rows(
+        &self,
+        q: &View<CpuStorage>,
+        heads: Heads,
+        scale: f32,
+        rows: &PagedRows<CpuStorage>,
+        pages: &KvPages<CpuStorage>,
+        out: &View<CpuStorage>,
+    ) -> Result<()> {
+        let operation = "paged_attention";
+        let group = group_size(operation, heads)?;
+        let pages = Pages::of(operation, pages, heads)?;
+        let (q, out) = (
+            Rows::<f32>::of(operation, q)?,
+            Rows::<f32>::of(operation, out)?,
+        );
+        is_shape(operation, "q", q, rows.n_rows, heads.n_query * heads.dim)?;
+        is_shape(
+            operation,
+            "output",
+            out,
+            rows.n_rows,
+            heads.n_query * heads.dim,
+        )?;
+        for input in [q, pages.keys, pages.values] {
+            apart(operation, "an input and output", out, input)?;
+        }
+        let positions = numbers(operation, &rows.position, rows.n_rows)?;
+        let sequences = numbers(operation, &rows.sequence, rows.n_rows)?;
+        let tables = numbers(operation, &rows.block_tables, rows.block_tables.len())?;
+        let mut lines = Vec::with_capacity(rows.n_rows);
+        for (&position, &sequence) in positions.iter().zip(sequences) {
+            let n_keys = position as usize + 1;
+            let start = sequence as usize * rows.max_pages;
+            let line = tables
+                .get(start..start + n_keys.div_ceil(PAGE_TOKENS))
+                .filter(|line| line.len() <= rows.max_pages)
+                .ok_or_else(|| {
+                    shape(
+                        operation,
+                        format!("position {position} of sequence {sequence}"),
+                    )
+                })?;
+            if let Some(page) = line.iter().find(|&&page| page as usize >= pages.n_pages) {
+                return Err(shape(
+                    operation,
+                    format!("page {page} of {}", pages.n_pages),
+                ));
+            }
+            lines.push(line);
+        }
+        self.pool().run(rows.n_rows * heads.n_kv, &|task| {
+            let (i, kv_head) = (task / heads.n_kv, task % heads.n_kv);
+            let n_keys = positions[i] as usize + 1;
+            let mut runs = Vec::with_capacity(lines[i].len());
+            for (at, &page) in lines[i].iter().enumerate() {
+                let row = page as usize * heads.n_kv + kv_head;
+                // SAFETY: nothing writes to the pages now.
+                let (keys, values) = unsafe { (pages.keys.row(row), pages.values.row(row)) };
+                runs.push(Run {
+                    keys: Strided {
+                        elements: keys,
+                        stride: heads.dim,
+                    },
+                    values: Strided {
+                        elements: values,
+                        stride: heads.dim,
+                    },
+                    n_keys: PAGE_TOKENS.min(n_keys - at * PAGE_TOKENS),
+                });
+            }
+            let mut scores = vec![0.0; n_keys];
+            for head in kv_head * group..(kv_head + 1) * group {
+                let column = head * heads.dim;
+                // SAFETY: disjoint by the checks above; each task has its own row and heads.
+                unsafe {
+                    let q = q.columns(column, heads.dim).row(i);
+                    let out = out.columns(column, heads.dim).row_mut(i);
+                    attend(q, &runs, scale, &mut scores, out);
+                }
+            }
+        });
+        Ok(())
+    }
+
+    pub(super) fn move_pages(
+        &self,
+        pages: &KvPages<CpuStorage>,
+        heads: Heads,
+        moves: &[(u32, u32)],
+    ) -> Result<()> {
+        let operation = "copy_pages";
+        let pages = Pages::of(operation, pages, heads)?;
+        for &(from, to) in moves {
+            let (from, to) = (from as usize, to as usize);
+            if from.max(to) >= pages.n_pages {
+                return Err(shape(
+                    operation,
+                    format!("page {} of {}", from.max(to), pages.n_pages),
+                ));
+            }
+            if from == to {
+                continue;
+            }
+            for tensor in [pages.keys, pages.values] {
+                for head in 0..heads.n_kv {
+                    // SAFETY: two different rows of one tensor.
+                    unsafe {
+                        tensor
+                            .row_mut(to * heads.n_kv + head)
+                            .copy_from_slice(tensor.row(from * heads.n_kv + head));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
