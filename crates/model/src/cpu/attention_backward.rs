@@ -190,3 +190,62 @@ fn key_gradient_body<A: Arithmetic>(
         add_scaled::<A>(q, d_score * queries.scale, d_key);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check_gradient, cpu, inner, random, segments, tensor, values};
+    use crate::device::{Device, Heads};
+
+    #[test]
+    fn gradients_are_those_of_differences() {
+        let cpu = cpu();
+        let heads = Heads {
+            n_query: 4,
+            n_kv: 2,
+            dim: 6,
+        };
+        let n = 23;
+        let segments = segments(&cpu, &[0, 2, 2, 23]);
+        let (q, k, v) = (random(1, n * 24), random(2, n * 12), random(3, n * 12));
+        let d_out = random(4, n * 24);
+        let (out, lse) = (
+            tensor(&cpu, &vec![0.0; n * 24]),
+            tensor(&cpu, &vec![0.0; n * 4]),
+        );
+        let forward = |q: &[f32], k: &[f32], v: &[f32]| {
+            let (q, k, v) = (tensor(&cpu, q), tensor(&cpu, k), tensor(&cpu, v));
+            cpu.attention(
+                &q.view(24),
+                &k.view(12),
+                &v.view(12),
+                heads,
+                0.7,
+                &segments,
+                &out.view(24),
+                &lse,
+            )
+            .unwrap();
+            inner(&values(&cpu, &out), &d_out)
+        };
+        forward(&q, &k, &v);
+        let [d_q, d_k, d_v] = [24, 12, 12].map(|cols| tensor(&cpu, &vec![9.0; n * cols]));
+        cpu.attention_backward(
+            &tensor(&cpu, &q).view(24),
+            &tensor(&cpu, &k).view(12),
+            &tensor(&cpu, &v).view(12),
+            &out.view(24),
+            &lse,
+            &tensor(&cpu, &d_out).view(24),
+            heads,
+            0.7,
+            &segments,
+            &d_q.view(24),
+            &d_k.view(12),
+            &d_v.view(12),
+        )
+        .unwrap();
+        check_gradient(&q, &values(&cpu, &d_q), |q| forward(q, &k, &v));
+        check_gradient(&k, &values(&cpu, &d_k), |k| forward(&q, k, &v));
+        check_gradient(&v, &values(&cpu, &d_v), |v| forward(&q, &k, v));
+    }
+}

@@ -208,3 +208,88 @@ impl Cpu {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{cache, cpu, random, segments, tensor, values};
+    use crate::device::{Device, Heads, PAGE_TOKENS};
+
+    #[test]
+    fn cached_attention_equals_packed_attention_bit_for_bit() {
+        let cpu = cpu();
+        let heads = Heads {
+            n_query: 6,
+            n_kv: 2,
+            dim: 16,
+        };
+        let n = 75;
+        let q = tensor(&cpu, &random(1, n * 96)).view(96);
+        let k = tensor(&cpu, &random(2, n * 32)).view(32);
+        let v = tensor(&cpu, &random(3, n * 32)).view(32);
+        let (out, lse) = (
+            tensor(&cpu, &vec![0.0; n * 96]),
+            tensor(&cpu, &vec![0.0; n * 6]),
+        );
+        cpu.attention(
+            &q,
+            &k,
+            &v,
+            heads,
+            0.25,
+            &segments(&cpu, &[0, 75]),
+            &out.view(96),
+            &lse,
+        )
+        .unwrap();
+        let expected = values(&cpu, &out);
+        for queries in [0..75, 74..75, 30..34, 15..17] {
+            let cache = cache(&cpu, heads, (&k, &v), queries.clone());
+            let out = tensor(&cpu, &vec![0.0; queries.len() * 96]).view(96);
+            let q = q.row_range(queries.clone());
+            cpu.paged_attention(&q, heads, 0.25, &cache.rows, &cache.pages, &out)
+                .unwrap();
+            let expected = &expected[queries.start * 96..queries.end * 96];
+            assert_eq!(values(&cpu, out.tensor()), expected, "{queries:?}");
+        }
+    }
+
+    #[test]
+    fn pages_move_whole_and_rows_beyond_them_are_refused() {
+        let cpu = cpu();
+        let heads = Heads {
+            n_query: 2,
+            n_kv: 2,
+            dim: 4,
+        };
+        let k = tensor(&cpu, &random(2, 20 * 8)).view(8);
+        let v = tensor(&cpu, &random(3, 20 * 8)).view(8);
+        let mut cache = cache(&cpu, heads, (&k, &v), 19..20);
+        let page = heads.n_kv * PAGE_TOKENS * heads.dim;
+        let before = values(&cpu, &cache.pages.keys);
+        cpu.copy_pages(&cache.pages, heads, &[(5, 0), (4, 1)])
+            .unwrap();
+        let after = values(&cpu, &cache.pages.keys);
+        assert!(before[5 * page..].iter().any(|&x| x != 0.0));
+        assert_eq!(after[..page], before[5 * page..6 * page]);
+        assert_eq!(after[page..2 * page], before[4 * page..5 * page]);
+        assert!(cpu.copy_pages(&cache.pages, heads, &[(0, 6)]).is_err());
+
+        let q = tensor(&cpu, &random(4, 8)).view(8);
+        let out = tensor(&cpu, &[0.0; 8]).view(8);
+        let attend = |rows| cpu.paged_attention(&q, heads, 1.0, rows, &cache.pages, &out);
+        attend(&cache.rows).unwrap();
+        cpu.upload_u32(&[60], &cache.rows.position).unwrap();
+        assert!(attend(&cache.rows).is_err());
+        cpu.upload_u32(&[19], &cache.rows.position).unwrap();
+        cpu.upload_u32(&[2], &cache.rows.sequence).unwrap();
+        assert!(attend(&cache.rows).is_err());
+        cpu.upload_u32(&[6 * PAGE_TOKENS as u32], &cache.rows.slot)
+            .unwrap();
+        cache.rows.n_rows = 1;
+        let row = |view: &crate::View<_>| view.row_range(0..1);
+        assert!(
+            cpu.write_kv(&row(&k), &row(&v), heads, &cache.rows, &cache.pages)
+                .is_err()
+        );
+    }
+}

@@ -253,3 +253,56 @@ dispatched! {
 fn add_scaled_body<A: Arithmetic>(from: &[f32], scale: f32, to: &mut [f32]) {
     super::simd::add_scaled::<A>(from, scale, to);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{cpu, numbers, random, tensor, values};
+    use crate::{device::Device, tensor::DType};
+
+    #[test]
+    fn copies_convert_to_the_nearest_and_back() {
+        let cpu = cpu();
+        let x = [1.0, 1.00390625, 1.01171875, -3.0e38, 0.1];
+        let half = cpu.zeros(DType::Bf16, 5).unwrap();
+        cpu.copy(&tensor(&cpu, &x).view(5), &half.view(5)).unwrap();
+        // Halfway between 1 and 1.0078125 goes to the even one, and so does halfway above it.
+        let expected = [1.0, 1.0, 1.015625, -3.0040553e38, 0.10009766];
+        assert_eq!(values(&cpu, &half), expected);
+        let sum = tensor(&cpu, &[1.0; 5]);
+        cpu.add_scaled(&half.view(5), 2.0, &sum.view(5)).unwrap();
+        assert_eq!(values(&cpu, &sum)[..3], [3.0, 3.0, 3.03125]);
+        cpu.add_scaled(&sum.view(5), -1.0, &half.view(5)).unwrap();
+        assert_eq!(values(&cpu, &half)[..2], [-2.0, -2.0]);
+        assert!(cpu.copy(&sum.view(5), &sum.view(5)).is_err());
+    }
+
+    #[test]
+    fn rows_are_gathered_and_added_back() {
+        let cpu = cpu();
+        let from = random(1, 6 * 10);
+        let whole = tensor(&cpu, &from).view(10);
+        let rows = numbers(&cpu, &[4, 1, 5]);
+        let some = tensor(&cpu, &[0.0; 3 * 4]).view(4);
+        cpu.gather_rows(&whole.columns(2..6), &rows, &some).unwrap();
+        let got = values(&cpu, some.tensor());
+        assert_eq!(got[0..4], from[42..46]);
+        assert_eq!(got[4..8], from[12..16]);
+        cpu.scatter_add_rows(&some, &rows, &whole.columns(6..10))
+            .unwrap();
+        let sum = values(&cpu, whole.tensor());
+        assert_eq!(sum[46], from[46] + from[42]);
+        assert_eq!(sum[36..40], from[36..40]);
+        let total = tensor(&cpu, &[1.0; 4]);
+        cpu.sum_rows(&some, &total).unwrap();
+        assert_eq!(values(&cpu, &total)[1], 1.0 + got[1] + got[5] + got[9]);
+        let beyond = numbers(&cpu, &[4, 1, 6]);
+        assert!(
+            cpu.gather_rows(&whole.columns(2..6), &beyond, &some)
+                .is_err()
+        );
+        assert!(
+            cpu.scatter_add_rows(&some, &beyond, &whole.columns(2..6))
+                .is_err()
+        );
+    }
+}

@@ -49,3 +49,39 @@ impl Cpu {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{cpu, numbers, random, tensor, values};
+    use crate::device::Device;
+
+    #[test]
+    fn rows_are_looked_up_and_gradients_return_to_them() {
+        let cpu = cpu();
+        let table = random(1, 5 * 8);
+        let matrix = cpu.matrix_over(&tensor(&cpu, &table), 5, 8).unwrap();
+        let ids = [3, 0, 3, 4];
+        let out = tensor(&cpu, &[0.0; 32]);
+        cpu.embed(&matrix, &numbers(&cpu, &ids), &out.view(8))
+            .unwrap();
+        let got = values(&cpu, &out);
+        for (i, &id) in ids.iter().enumerate() {
+            assert_eq!(got[i * 8..][..8], table[id as usize * 8..][..8]);
+        }
+        let d_table = tensor(&cpu, &[1.0; 40]);
+        cpu.embed_backward(&numbers(&cpu, &ids), &out.view(8), &d_table.view(8))
+            .unwrap();
+        let d_table = values(&cpu, &d_table);
+        for row in 0..5 {
+            let named = ids.iter().filter(|&&id| id == row).count() as f32;
+            for col in 0..8 {
+                let at = row as usize * 8 + col;
+                assert_eq!(d_table[at], 1.0 + named * table[at]);
+            }
+        }
+        assert!(
+            cpu.embed(&matrix, &numbers(&cpu, &[5]), &out.view(8).row_range(0..1))
+                .is_err()
+        );
+    }
+}

@@ -290,3 +290,228 @@ impl Cpu {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use temper_checkpoint::tensor::{Encoding, TensorView};
+
+    use super::super::tests::{check_gradient, cpu, inner, random, tensor, values};
+    use crate::device::{Device, WeightFormat};
+
+    fn view(name: &str, values: &[f32], cols: usize) -> TensorView<'static> {
+        TensorView {
+            name: name.into(),
+            shape: vec![values.len() / cols, cols],
+            encoding: Encoding::F32,
+            bytes: Cow::Owned(values.iter().flat_map(|x| x.to_le_bytes()).collect()),
+        }
+    }
+
+    const FORMATS: [WeightFormat; 5] = [
+        WeightFormat::Dense,
+        WeightFormat::AsStored,
+        WeightFormat::Int8,
+        WeightFormat::Nf4 {
+            double_quantised: false,
+        },
+        WeightFormat::Nf4 {
+            double_quantised: true,
+        },
+    ];
+
+    /// `a[m, k]` times `b[n, k]` transposed, in f64.
+    fn reference(a: &[f32], b: &[f32], k: usize) -> Vec<f64> {
+        a.chunks(k)
+            .flat_map(|a| b.chunks(k).map(|b| inner(a, b)).collect::<Vec<_>>())
+            .collect()
+    }
+
+    fn assert_close(got: &[f32], expected: &[f64]) {
+        assert_eq!(got.len(), expected.len());
+        for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
+            let error = (f64::from(*got) - expected).abs();
+            assert!(error < 1e-4, "[{i}]: {got}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn products_match_the_dequantised_weights_in_every_format() {
+        let cpu = cpu();
+        for (n, cols, rows) in [(1, 96, [70, 1]), (5, 64, [130, 33]), (40, 160, [16, 200])] {
+            let x = random(1, n * cols);
+            let [first, second] = rows.map(|rows| random(rows as u64, rows * cols));
+            let n_out = rows[0] + rows[1];
+            let bias = random(9, n_out);
+            let parts = [view("first", &first, cols), view("second", &second, cols)];
+            for format in FORMATS {
+                let matrix = cpu.matrix(&parts, format).unwrap();
+                assert_eq!(cpu.matrix_shape(&matrix), (n_out, cols));
+                let decoded = cpu.matrix_rows(&matrix, 0..n_out).unwrap();
+                let original: Vec<f32> = [&first[..], &second].concat();
+                let apart = decoded
+                    .iter()
+                    .zip(&original)
+                    .fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
+                let bound = match format {
+                    WeightFormat::Dense | WeightFormat::AsStored => 0.0,
+                    WeightFormat::Int8 => 0.005,
+                    WeightFormat::Nf4 { .. } => 0.17,
+                };
+                assert!(apart <= bound, "{format:?}: {apart}");
+
+                let mut expected = reference(&x, &decoded, cols);
+                let out = tensor(&cpu, &vec![1.0; n * n_out]).view(n_out);
+                let x_view = tensor(&cpu, &x).view(cols);
+                cpu.linear(&x_view, &matrix, None, &out, false).unwrap();
+                assert_close(&values(&cpu, out.tensor()), &expected);
+                cpu.linear(&x_view, &matrix, Some(&tensor(&cpu, &bias)), &out, true)
+                    .unwrap();
+                for (i, expected) in expected.iter_mut().enumerate() {
+                    *expected = 2.0 * *expected + f64::from(bias[i % n_out]);
+                }
+                assert_close(&values(&cpu, out.tensor()), &expected);
+            }
+        }
+    }
+
+    #[test]
+    fn the_input_gradient_is_that_of_differences() {
+        let cpu = cpu();
+        let (x, d_out) = (random(1, 3 * 64), random(2, 3 * 50));
+        let parts = [view("w", &random(3, 50 * 64), 64)];
+        for format in FORMATS {
+            let matrix = cpu.matrix(&parts, format).unwrap();
+            let d_x = tensor(&cpu, &vec![0.5; 3 * 64]).view(64);
+            let d_out_view = tensor(&cpu, &d_out).view(50);
+            cpu.linear_backward_input(&d_out_view, &matrix, &d_x, false)
+                .unwrap();
+            let gradient = values(&cpu, d_x.tensor());
+            check_gradient(&x, &gradient, |x| {
+                let out = tensor(&cpu, &[0.0; 150]).view(50);
+                cpu.linear(&tensor(&cpu, x).view(64), &matrix, None, &out, false)
+                    .unwrap();
+                inner(&values(&cpu, out.tensor()), &d_out)
+            });
+            cpu.linear_backward_input(&d_out_view, &matrix, &d_x, true)
+                .unwrap();
+            for (twice, once) in values(&cpu, d_x.tensor()).into_iter().zip(gradient) {
+                assert!((twice - 2.0 * once).abs() < 1e-5);
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_does_not_depend_on_its_neighbours() {
+        let cpu = cpu();
+        let (n, cols, n_out) = (37, 320, 200);
+        let x = tensor(&cpu, &random(1, n * cols)).view(cols);
+        let parts = [view("w", &random(2, n_out * cols), cols)];
+        for format in FORMATS {
+            let matrix = cpu.matrix(&parts, format).unwrap();
+            let together = tensor(&cpu, &vec![0.0; n * n_out]).view(n_out);
+            cpu.linear(&x, &matrix, None, &together, false).unwrap();
+            let together = values(&cpu, together.tensor());
+            for i in [0, 17, 36] {
+                let alone = tensor(&cpu, &vec![0.0; n_out]).view(n_out);
+                cpu.linear(&x.row_range(i..i + 1), &matrix, None, &alone, false)
+                    .unwrap();
+                let alone = values(&cpu, alone.tensor());
+                for (a, b) in alone.iter().zip(&together[i * n_out..]) {
+                    assert!(
+                        (a - b).abs() <= 1e-5 * a.abs().max(1.0),
+                        "{format:?}: {a} {b}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_of_activations_transpose_scale_and_add() {
+        let cpu = cpu();
+        for (m, n, k) in [
+            (3, 5, 7),
+            (1, 80, 64),
+            (90, 2, 33),
+            (130, 70, 20),
+            (4, 4, 0),
+        ] {
+            let (a, b) = (random(1, m * k), random(2, n * k));
+            let turn = |x: &[f32], rows: usize, cols: usize| -> Vec<f32> {
+                (0..cols)
+                    .flat_map(|c| (0..rows).map(move |r| (r, c)))
+                    .map(|(r, c)| x[r * cols + c])
+                    .collect()
+            };
+            let product = reference_or_zeros(&a, &b, (m, n, k));
+            for (a_turned, b_turned) in [(false, false), (false, true), (true, false), (true, true)]
+            {
+                let a = if a_turned {
+                    tensor(&cpu, &turn(&a, m, k))
+                } else {
+                    tensor(&cpu, &a)
+                };
+                let a = if a_turned {
+                    a.view(m)
+                } else {
+                    crate::View::new(a, m, k, k)
+                };
+                let b = if b_turned {
+                    tensor(&cpu, &b)
+                } else {
+                    tensor(&cpu, &turn(&b, n, k))
+                };
+                let b = if b_turned {
+                    crate::View::new(b, n, k, k)
+                } else {
+                    b.view(n)
+                };
+                let out = tensor(&cpu, &vec![1.0; m * n]).view(n);
+                cpu.matmul((&a, a_turned), (&b, b_turned), 2.0, &out, true)
+                    .unwrap();
+                let expected: Vec<f64> = product.iter().map(|x| 1.0 + 2.0 * x).collect();
+                assert_close(&values(&cpu, out.tensor()), &expected);
+                cpu.matmul((&a, a_turned), (&b, b_turned), 1.0, &out, false)
+                    .unwrap();
+                assert_close(&values(&cpu, out.tensor()), &product);
+            }
+        }
+    }
+
+    fn reference_or_zeros(a: &[f32], b: &[f32], (m, n, k): (usize, usize, usize)) -> Vec<f64> {
+        if k == 0 {
+            return vec![0.0; m * n];
+        }
+        reference(a, b, k)
+    }
+
+    #[test]
+    fn shapes_that_do_not_fit_are_errors() {
+        let cpu = cpu();
+        let x = tensor(&cpu, &[0.0; 128]);
+        let matrix = cpu
+            .matrix(&[view("w", &[0.0; 640], 64)], WeightFormat::Dense)
+            .unwrap();
+        let out = tensor(&cpu, &[0.0; 20]).view(10);
+        let linear =
+            |x: &crate::View<_>, out: &crate::View<_>| cpu.linear(x, &matrix, None, out, false);
+        linear(&x.view(64), &out).unwrap();
+        assert!(linear(&x.view(32), &out).is_err());
+        assert!(linear(&x.view(64).row_range(0..1), &out).is_err());
+        assert!(linear(&x.view(64), &x.slice(0..20).view(10)).is_err());
+        let bias = tensor(&cpu, &[0.0; 11]);
+        assert!(
+            cpu.linear(&x.view(64), &matrix, Some(&bias), &out, false)
+                .is_err()
+        );
+        let parts = [view("a", &[0.0; 64], 64), view("b", &[0.0; 64], 32)];
+        assert!(cpu.matrix(&parts, WeightFormat::Dense).is_err());
+        let mut short = view("c", &[0.0; 64], 64);
+        short.bytes.to_mut().pop();
+        for format in FORMATS {
+            assert!(cpu.matrix(std::slice::from_ref(&short), format).is_err());
+        }
+    }
+}

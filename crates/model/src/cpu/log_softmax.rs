@@ -174,3 +174,56 @@ fn gradient_body<A: Arithmetic>(x: &mut [f32], scale: f32, lse: f32, d: f32) {
         *x = -d * exp::<A>(A::mul_add(*x, scale, -lse));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check_gradient, cpu, inner, numbers, random, tensor, values};
+    use crate::device::Device;
+
+    #[test]
+    fn the_gradient_is_that_of_differences() {
+        let cpu = cpu();
+        let (logits, d) = (random(1, 3 * 37), random(2, 3));
+        let targets = numbers(&cpu, &[36, 0, 17]);
+        let (logprob, lse) = (tensor(&cpu, &[0.0; 3]), tensor(&cpu, &[0.0; 3]));
+        let forward = |logits: &[f32]| {
+            cpu.log_softmax_gather(
+                &tensor(&cpu, logits).view(37),
+                &targets,
+                0.5,
+                &logprob,
+                &lse,
+                None,
+            )
+            .unwrap();
+            inner(&values(&cpu, &logprob), &d)
+        };
+        let d_logits = tensor(&cpu, &logits);
+        forward(&logits);
+        cpu.log_softmax_gather_backward(&d_logits.view(37), &targets, 0.5, &lse, &tensor(&cpu, &d))
+            .unwrap();
+        check_gradient(&logits, &values(&cpu, &d_logits), forward);
+    }
+
+    #[test]
+    fn masked_logits_have_no_probability_and_uniform_ones_full_entropy() {
+        let cpu = cpu();
+        let mut logits = vec![3.0; 2 * 40];
+        logits[1..21].fill(f32::NEG_INFINITY);
+        let (logprob, lse) = (tensor(&cpu, &[0.0; 2]), tensor(&cpu, &[0.0; 2]));
+        let entropy = tensor(&cpu, &[0.0; 2]);
+        cpu.log_softmax_gather(
+            &tensor(&cpu, &logits).view(40),
+            &numbers(&cpu, &[1, 5]),
+            1.0,
+            &logprob,
+            &lse,
+            Some(&entropy),
+        )
+        .unwrap();
+        assert_eq!(values(&cpu, &logprob)[0], f32::NEG_INFINITY);
+        for (got, n) in values(&cpu, &entropy).into_iter().zip([20.0f32, 40.0]) {
+            assert!((got - n.ln()).abs() < 1e-5, "{got} {n}");
+        }
+    }
+}

@@ -101,7 +101,7 @@ impl Cpu {
     }
 
     fn allocate(&self, dtype: DType, len: usize) -> Result<Tensor<CpuStorage>> {
-        let n_bytes = len.checked_mul(dtype.size()).unwrap_or(usize::MAX);
+        let n_bytes = len.saturating_mul(dtype.size());
         let storage = CpuStorage::zeroed(n_bytes, &self.inner.meter)?;
         Ok(Tensor::new(Arc::new(storage), 0, len, dtype))
     }

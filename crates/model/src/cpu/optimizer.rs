@@ -276,3 +276,89 @@ fn update_block(
     first.encode(m);
     second.encode(v);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::tests::{cpu, random, tensor, values},
+        *,
+    };
+    use crate::device::Device;
+
+    fn settings(update: u64) -> AdamW {
+        AdamW {
+            learning_rate: 1e-3,
+            beta1: 0.9,
+            beta2: 0.99,
+            epsilon: 1e-8,
+            weight_decay: 0.01,
+            update,
+            gradient_scale: 1.0,
+        }
+    }
+
+    #[test]
+    fn eight_bit_moments_follow_full_ones() {
+        let cpu = cpu();
+        let n = 700;
+        let start = random(1, n);
+        let (exact, rounded) = (tensor(&cpu, &start), tensor(&cpu, &start));
+        let zeros = |dtype, n| cpu.zeros(dtype, n).unwrap();
+        let full = Moments::F32 {
+            first: zeros(DType::F32, n),
+            second: zeros(DType::F32, n),
+        };
+        let small = Moments::Int8 {
+            first: zeros(DType::U8, n),
+            first_max: zeros(DType::F32, 3),
+            second: zeros(DType::U8, n),
+            second_max: zeros(DType::F32, 3),
+        };
+        for update in 1..=20 {
+            let gradient = tensor(&cpu, &random(2 + update / 10, n));
+            cpu.adamw(&settings(update), &gradient, &exact, &full, None)
+                .unwrap();
+            cpu.adamw(&settings(update), &gradient, &rounded, &small, None)
+                .unwrap();
+        }
+        let (exact, rounded) = (values(&cpu, &exact), values(&cpu, &rounded));
+        let moved: f32 = exact.iter().zip(&start).map(|(a, b)| (a - b).abs()).sum();
+        let apart: f32 = exact.iter().zip(&rounded).map(|(a, b)| (a - b).abs()).sum();
+        assert!(moved > 0.0 && apart < 0.03 * moved, "{apart} of {moved}");
+        assert!(apart > 0.0);
+    }
+
+    #[test]
+    fn the_norm_adds_up_over_tensors() {
+        let cpu = cpu();
+        let sum = tensor(&cpu, &[0.5]);
+        cpu.sum_squares(&tensor(&cpu, &vec![2.0; 200_000]), &sum)
+            .unwrap();
+        cpu.sum_squares(&tensor(&cpu, &[3.0]), &sum).unwrap();
+        assert_eq!(values(&cpu, &sum), [800_009.5]);
+    }
+
+    #[test]
+    fn operands_that_overlap_or_do_not_fit_are_refused() {
+        let cpu = cpu();
+        let x = tensor(&cpu, &[0.0; 8]);
+        let moments = |first: &Tensor<CpuStorage>| Moments::F32 {
+            first: first.clone(),
+            second: tensor(&cpu, &[0.0; 8]),
+        };
+        let gradient = tensor(&cpu, &[0.0; 8]);
+        assert!(
+            cpu.adamw(&settings(1), &gradient, &x, &moments(&x), None)
+                .is_err()
+        );
+        assert!(
+            cpu.adamw(&settings(1), &gradient, &gradient, &moments(&x), None)
+                .is_err()
+        );
+        let short = tensor(&cpu, &[0.0; 7]);
+        assert!(
+            cpu.adamw(&settings(1), &short, &gradient, &moments(&x), None)
+                .is_err()
+        );
+    }
+}

@@ -261,3 +261,37 @@ fn add_weight_gradient_body<A: Arithmetic>(
         *d = A::mul_add(*x * r, *g, *d);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check_gradient, cpu, inner, random, tensor, values};
+    use crate::device::Device;
+
+    #[test]
+    fn gradients_are_those_of_differences() {
+        let cpu = cpu();
+        let (x, weight, d_out) = (random(1, 3 * 40), random(2, 20), random(3, 3 * 40));
+        let forward = |x: &[f32], weight: &[f32]| {
+            let (x, weight) = (tensor(&cpu, x), tensor(&cpu, weight));
+            let out = tensor(&cpu, &[0.0; 120]);
+            cpu.rms_norm(&x.view(40), &weight, 1e-2, &out.view(40))
+                .unwrap();
+            inner(&values(&cpu, &out), &d_out)
+        };
+        let (d_x, d_weight) = (tensor(&cpu, &[1.0; 120]), tensor(&cpu, &[0.0; 20]));
+        cpu.rms_norm_backward(
+            &tensor(&cpu, &x).view(40),
+            &tensor(&cpu, &weight),
+            1e-2,
+            &tensor(&cpu, &d_out).view(40),
+            &d_x.view(40),
+            false,
+            Some(&d_weight),
+        )
+        .unwrap();
+        check_gradient(&x, &values(&cpu, &d_x), |x| forward(x, &weight));
+        check_gradient(&weight, &values(&cpu, &d_weight), |weight| {
+            forward(&x, weight)
+        });
+    }
+}

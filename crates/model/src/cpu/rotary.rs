@@ -59,3 +59,30 @@ fn rotate_row_body<A: Arithmetic>(x: &mut [f32], angles: &[f32], inverse: bool) 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check_gradient, cpu, inner, numbers, random, tensor, values};
+    use crate::device::Device;
+
+    #[test]
+    fn the_inverse_is_the_gradient() {
+        let cpu = cpu();
+        let (x, d_out, table) = (random(1, 3 * 16), random(2, 3 * 16), random(3, 4 * 8));
+        let (positions, table) = (numbers(&cpu, &[3, 0, 2]), tensor(&cpu, &table));
+        let rotate = |x: &[f32], inverse| {
+            let x = tensor(&cpu, x);
+            cpu.rotary(&x.view(16), 8, &positions, &table, inverse)
+                .unwrap();
+            values(&cpu, &x)
+        };
+        check_gradient(&x, &rotate(&d_out, true), |x| {
+            inner(&rotate(x, false), &d_out)
+        });
+        let beyond = numbers(&cpu, &[3, 4, 2]);
+        assert!(
+            cpu.rotary(&tensor(&cpu, &x).view(16), 8, &beyond, &table, false)
+                .is_err()
+        );
+    }
+}

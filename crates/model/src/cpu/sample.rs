@@ -215,3 +215,183 @@ fn probabilities_body<A: Arithmetic>(
         *out = if *logit >= threshold { p } else { 0.0 };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{super::tests::random, *};
+
+    fn settings(temperature: f32, uniform: f32) -> Settings {
+        Settings {
+            temperature,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            uniform,
+        }
+    }
+
+    /// The tokens that can be drawn, by trying many numbers.
+    fn support(logits: &[f32], settings: Settings) -> Vec<u32> {
+        let mut tokens: Vec<u32> = (0..2_000)
+            .map(|i| {
+                let uniform = i as f32 / 2_000.0;
+                draw_token(
+                    logits,
+                    Settings {
+                        uniform,
+                        ..settings
+                    },
+                )
+                .token
+            })
+            .collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        tokens
+    }
+
+    // Probabilities .1, .2, .2, .1, .4 at temperature 1.
+    fn logits() -> [f32; 5] {
+        [0.1f32, 0.2, 0.2, 0.1, 0.4].map(f32::ln)
+    }
+
+    #[test]
+    fn filters_keep_what_they_say() {
+        let logits = logits();
+        let base = settings(1.0, 0.0);
+        assert_eq!(support(&logits, base), [0, 1, 2, 3, 4]);
+        assert_eq!(support(&logits, Settings { top_k: 1, ..base }), [4]);
+        // Ties at the threshold are kept.
+        assert_eq!(support(&logits, Settings { top_k: 2, ..base }), [1, 2, 4]);
+        assert_eq!(
+            support(
+                &logits,
+                Settings {
+                    top_p: 0.39,
+                    ..base
+                }
+            ),
+            [4]
+        );
+        assert_eq!(support(&logits, Settings { top_p: 0.5, ..base }), [1, 2, 4]);
+        assert_eq!(
+            support(
+                &logits,
+                Settings {
+                    min_p: 0.49,
+                    ..base
+                }
+            ),
+            [1, 2, 4]
+        );
+        assert_eq!(
+            support(
+                &logits,
+                Settings {
+                    min_p: 0.51,
+                    ..base
+                }
+            ),
+            [4]
+        );
+        assert_eq!(
+            support(
+                &logits,
+                Settings {
+                    top_k: 9,
+                    top_p: 2.0,
+                    ..base
+                }
+            ),
+            [0, 1, 2, 3, 4]
+        );
+        assert_eq!(
+            support(
+                &logits,
+                Settings {
+                    temperature: 0.0,
+                    ..base
+                }
+            ),
+            [4]
+        );
+    }
+
+    #[test]
+    fn frequencies_are_probabilities_and_logprobs_are_untruncated() {
+        let logits = logits();
+        let base = Settings {
+            top_k: 3,
+            ..settings(1.0, 0.0)
+        };
+        let mut counts = [0; 5];
+        for i in 0..8_000 {
+            let drawn = draw_token(
+                &logits,
+                Settings {
+                    uniform: uniform(3, i),
+                    ..base
+                },
+            );
+            counts[drawn.token as usize] += 1;
+            let p = logits[drawn.token as usize].exp();
+            assert!((drawn.logprob - p.ln()).abs() < 1e-6);
+        }
+        for (count, p) in counts.into_iter().zip([0.0, 0.25, 0.25, 0.0, 0.5]) {
+            assert!((f64::from(count) / 8_000.0 - p).abs() < 0.02, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn temperature_changes_logprob_and_not_the_raw_one() {
+        let logits = random(5, 3_000);
+        let drawn = draw_token(&logits, settings(0.5, 0.3));
+        let sum = |t: f64| {
+            logits
+                .iter()
+                .map(|&z| (f64::from(z) / t).exp())
+                .sum::<f64>()
+                .ln()
+        };
+        let z = f64::from(logits[drawn.token as usize]);
+        assert!((f64::from(drawn.logprob) - (z / 0.5 - sum(0.5))).abs() < 1e-5);
+        assert!((f64::from(drawn.raw_logprob) - (z - sum(1.0))).abs() < 1e-5);
+        let greedy = draw_token(&logits, settings(0.0, 0.3));
+        assert_eq!(greedy.logprob, greedy.raw_logprob);
+        assert!(logits.iter().all(|&z| z <= logits[greedy.token as usize]));
+    }
+
+    #[test]
+    fn the_nucleus_of_many_tokens_is_found_in_pieces() {
+        let logits = random(6, 5_000);
+        let total = log_sum_exp(&logits, 1.0);
+        let mut sorted = logits.clone();
+        sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+        for top_p in [0.001f32, 0.1, 0.5, 0.9, 0.999] {
+            let mut sum = 0.0f64;
+            let expected = sorted.iter().find(|&&logit| {
+                sum += f64::from(logit - total).exp();
+                sum >= f64::from(top_p)
+            });
+            let got = nucleus(&mut logits.clone(), 1.0, total, top_p);
+            assert_eq!(got, *expected.unwrap(), "{top_p}");
+        }
+    }
+
+    #[test]
+    fn logits_that_are_no_numbers_draw_some_token() {
+        for bad in [f32::NAN, f32::NEG_INFINITY, f32::INFINITY] {
+            for base in [settings(1.0, 0.5), settings(0.0, 0.5)] {
+                let filters = Settings {
+                    top_k: 2,
+                    top_p: 0.5,
+                    min_p: 0.1,
+                    ..base
+                };
+                assert!(draw_token(&[bad; 7], base).token < 7);
+                assert!(draw_token(&[bad; 7], filters).token < 7);
+                assert!(draw_token(&[0.0, bad, 1.0], filters).token < 3);
+            }
+        }
+    }
+}

@@ -100,3 +100,46 @@ fn backward_body<A: Arithmetic>(d_out: &[f32], gate: &mut [f32], up: &mut [f32])
         *up = d * silu;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check_gradient, cpu, inner, random, tensor, values};
+    use crate::device::Device;
+
+    #[test]
+    fn gradients_are_those_of_differences() {
+        let cpu = cpu();
+        let (gate, up, d_out) = (random(1, 60), random(2, 60), random(3, 60));
+        let forward = |gate: &[f32], up: &[f32]| {
+            let out = tensor(&cpu, &[0.0; 60]);
+            cpu.swiglu(
+                &tensor(&cpu, gate).view(20),
+                &tensor(&cpu, up).view(20),
+                &out.view(20),
+            )
+            .unwrap();
+            inner(&values(&cpu, &out), &d_out)
+        };
+        let (d_gate, d_up) = (tensor(&cpu, &gate), tensor(&cpu, &[0.0; 60]));
+        cpu.swiglu_backward(
+            &d_gate.view(20),
+            &tensor(&cpu, &up).view(20),
+            &tensor(&cpu, &d_out).view(20),
+            &d_gate.view(20),
+            &d_up.view(20),
+        )
+        .unwrap();
+        check_gradient(&gate, &values(&cpu, &d_gate), |gate| forward(gate, &up));
+        check_gradient(&up, &values(&cpu, &d_up), |up| forward(&gate, up));
+    }
+
+    #[test]
+    fn large_gates_do_not_overflow() {
+        let cpu = cpu();
+        let (gate, up) = (tensor(&cpu, &[-500.0, 500.0]), tensor(&cpu, &[1.0; 2]));
+        let out = tensor(&cpu, &[0.0; 2]);
+        cpu.swiglu(&gate.view(2), &up.view(2), &out.view(2))
+            .unwrap();
+        assert_eq!(values(&cpu, &out), [0.0, 500.0]);
+    }
+}
