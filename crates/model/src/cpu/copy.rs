@@ -262,11 +262,11 @@ mod tests {
     #[test]
     fn copies_convert_to_the_nearest_and_back() {
         let cpu = cpu();
-        let x = [1.0, 1.00390625, 1.01171875, -3.0e38, 0.1];
+        let x = [1.0, 1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, -3.0e38, 0.1];
         let half = cpu.zeros(DType::Bf16, 5).unwrap();
         cpu.copy(&tensor(&cpu, &x).view(5), &half.view(5)).unwrap();
         // Halfway between 1 and 1.0078125 goes to the even one, and so does halfway above it.
-        let expected = [1.0, 1.0, 1.015625, -3.0040553e38, 0.10009766];
+        let expected = [1.0, 1.0, 1.015625, -3.0040553e38, 0.100_097_656];
         assert_eq!(values(&cpu, &half), expected);
         let sum = tensor(&cpu, &[1.0; 5]);
         cpu.add_scaled(&half.view(5), 2.0, &sum.view(5)).unwrap();
