@@ -18,8 +18,9 @@ mod forward;
 mod graph;
 mod library;
 mod shape;
+#[cfg(test)]
+mod tests;
 
-use std::collections::HashMap;
 use std::ffi::c_void;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,6 +37,10 @@ pub use shape::{AttentionShape, Packing, RowStrides};
 
 /// Addresses of workspaces, and of buffers inside them, are multiples of this many bytes.
 pub const WORKSPACE_ALIGNMENT: usize = 256;
+
+/// Plans kept for later. The one unused for longest makes room for a new one, so a caller whose
+/// shapes all differ does not fill the device with kernels.
+const MOST_PLANS: usize = 64;
 
 /// Why cuDNN could not be loaded, planned with or run.
 #[derive(Debug, Error)]
@@ -99,7 +104,8 @@ pub enum CudnnError {
 /// May be shared between threads; runs queue one after the other on the stream.
 pub struct Cudnn {
     session: Arc<Session>,
-    plans: Mutex<HashMap<PlanKey, Arc<BuiltPlan>>>,
+    /// Oldest use first.
+    plans: Mutex<Vec<(PlanKey, Arc<BuiltPlan>)>>,
 }
 
 /// The addresses of a forward run; see [`AttentionPlan::forward`] for what lies there.
@@ -181,7 +187,7 @@ impl Drop for Handle {
 }
 
 /// A shape as plans see it: the softmax scale is an argument of a run, not part of a plan.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct PlanKey {
     tokens: usize,
     packing: Packing,
@@ -279,8 +285,8 @@ impl Cudnn {
             .to_owned())
     }
 
-    /// The plan for a shape: compiled the first time, which takes up to seconds, and found again
-    /// after that.
+    /// The plan for a shape: compiled the first time, which takes from tenths of a second to
+    /// seconds, and found again after that, as long as it is among the last 64 used.
     ///
     /// Fails with [`CudnnError::Shape`] where sizes do not fit together and with
     /// [`CudnnError::NoEngine`] where this release has no engine for them on this device.
@@ -288,14 +294,14 @@ impl Cudnn {
         shape.check(self.version())?;
         let key = PlanKey::from(shape);
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let built = match plans.get(&key) {
-            Some(built) => Arc::clone(built),
-            None => {
-                let built = Arc::new(self.session.build(shape)?);
-                plans.insert(key, Arc::clone(&built));
-                built
-            }
+        let built = match plans.iter().position(|(known, _)| *known == key) {
+            Some(at) => plans.remove(at).1,
+            None => Arc::new(self.session.build(shape)?),
         };
+        if plans.len() == MOST_PLANS {
+            plans.remove(0);
+        }
+        plans.push((key, Arc::clone(&built)));
         Ok(AttentionPlan {
             session: Arc::clone(&self.session),
             built,
@@ -310,7 +316,7 @@ impl Cudnn {
                 device,
                 handle,
             }),
-            plans: Mutex::new(HashMap::new()),
+            plans: Mutex::new(Vec::new()),
         }
     }
 }
