@@ -34,6 +34,7 @@ const TOKENIZER_FILES: [&str; 8] = [
     "chat_template.jinja",
     "chat_template.json",
 ];
+const GENERATION_NAME: &str = "generation_config.json";
 const MAX_SMALL_FILE_BYTES: u64 = 64 << 20;
 /// Elements of the rows that are in memory at a time, as f32.
 const PIECE_ELEMENTS: usize = 1 << 20;
@@ -299,10 +300,12 @@ fn export(
         folder.file(name, text.as_bytes())?;
         has_tokenizer |= *name == "tokenizer.json";
     }
-    folder.file(
-        "generation_config.json",
-        &pretty(&generation_config(checkpoint)?),
-    )?;
+    if !tokenizer_files
+        .iter()
+        .any(|(name, _)| *name == GENERATION_NAME)
+    {
+        folder.file(GENERATION_NAME, &pretty(&generation_config(checkpoint)?))?;
+    }
     folder.file("config.json", &pretty(&config_json))?;
     folder.finish()?;
     Ok(ExportReport {
@@ -354,7 +357,7 @@ fn config_json(checkpoint: &Checkpoint, dtype: SaveDtype) -> Result<Value, Expor
 }
 
 fn generation_config(checkpoint: &Checkpoint) -> Result<Value, ExportError> {
-    let path = checkpoint.path().join("generation_config.json");
+    let path = checkpoint.path().join(GENERATION_NAME);
     if checkpoint.format() == Format::Safetensors && path.is_file() {
         return Ok(Value::Object(object(&path)?));
     }

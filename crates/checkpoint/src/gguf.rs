@@ -9,6 +9,7 @@ mod config;
 mod header;
 #[cfg(test)]
 mod tests;
+mod vocabulary;
 
 use std::{
     borrow::Cow,
@@ -21,6 +22,7 @@ use crate::{
     file::{FileError, MappedFile},
     names::{Projection, TensorName},
     tensor::{Encoding, TensorView},
+    tokenizer::GgufVocabulary,
 };
 use header::{Header, TensorInfo};
 
@@ -190,6 +192,11 @@ impl Gguf {
     /// What the model is.
     pub fn config(&self) -> Result<ModelConfig, GgufError> {
         config::read(self)
+    }
+
+    /// The tokenizer's vocabulary, templates included; `None` when the file holds none.
+    pub fn vocabulary(&self) -> Result<Option<GgufVocabulary>, GgufError> {
+        vocabulary::read(self)
     }
 
     /// A tensor of the model `config`, as the rest of Temper expects it: the query and key rows of

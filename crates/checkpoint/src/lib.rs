@@ -10,6 +10,7 @@ pub mod export;
 pub mod file;
 pub mod gguf;
 pub mod names;
+pub mod packaged;
 pub mod rope;
 pub mod safetensors;
 pub mod save;

@@ -17,6 +17,7 @@ use crate::{
     names::TensorName,
     safetensors::{self, SafetensorsError, Shards},
     tensor::{DecodeError, TensorView},
+    tokenizer::{Tokenizer, TokenizerError},
 };
 
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
@@ -122,6 +123,17 @@ pub enum CheckpointError {
         /// The name asked for.
         name: String,
     },
+    /// The checkpoint comes without a tokenizer.
+    #[error("read the tokenizer of {}: {reason}", .path.display())]
+    NoTokenizer {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What was looked for.
+        reason: &'static str,
+    },
+    /// Its tokenizer cannot be used.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
     /// A tensor's bytes do not fit its shape.
     #[error(transparent)]
     Decode(#[from] DecodeError),
@@ -148,6 +160,10 @@ impl CheckpointError {
             {
                 Some("download the file again".to_owned())
             }
+            CheckpointError::NoTokenizer { .. } => Some(
+                "put tokenizer.json and tokenizer_config.json of the model beside its weights"
+                    .to_owned(),
+            ),
             CheckpointError::Gguf(GgufError::Unsupported { .. }) => Some(
                 "use a file with the usual types, such as Q4_K_M or Q8_0, in one part".to_owned(),
             ),
@@ -272,6 +288,29 @@ impl Checkpoint {
         match &self.source {
             Source::Gguf(gguf) => Some(gguf),
             Source::Safetensors(_) => None,
+        }
+    }
+
+    /// Reads the tokenizer that comes with the weights.
+    ///
+    /// # Errors
+    /// [`CheckpointError::NoTokenizer`] when the checkpoint has none.
+    pub fn tokenizer(&self) -> Result<Tokenizer, CheckpointError> {
+        let no_tokenizer = |reason: &'static str| CheckpointError::NoTokenizer {
+            path: self.path.clone(),
+            reason,
+        };
+        match &self.source {
+            Source::Safetensors(_) if !self.path.join("tokenizer.json").is_file() => {
+                Err(no_tokenizer("tokenizer.json is not beside the weights"))
+            }
+            Source::Safetensors(_) => Ok(Tokenizer::from_folder(&self.path)?),
+            Source::Gguf(gguf) => {
+                let vocabulary = gguf
+                    .vocabulary()?
+                    .ok_or_else(|| no_tokenizer("the file holds no vocabulary"))?;
+                Ok(Tokenizer::from_gguf(&vocabulary)?)
+            }
         }
     }
 

@@ -341,3 +341,34 @@ fn damaged_headers_never_panic() {
         "{n_refused} {n_accepted}"
     );
 }
+
+#[test]
+fn the_vocabulary() {
+    let vocabulary = open(LLAMA).vocabulary().unwrap().unwrap();
+    assert_eq!(
+        (vocabulary.model.as_str(), vocabulary.tokens.len()),
+        ("gpt2", 40)
+    );
+    assert_eq!(vocabulary.merges, ["a b", "c d"]);
+    assert_eq!(
+        (vocabulary.bos, vocabulary.eot, vocabulary.eom),
+        (Some(1), Some(3), None)
+    );
+    assert_eq!(vocabulary.chat_template, None);
+    let mut file = File::new(3, 0, 2);
+    file.text("tokenizer.ggml.model").u32(8).text("gpt2");
+    file.text("tokenizer.ggml.tokens")
+        .u32(9)
+        .u32(4)
+        .u64(1)
+        .u32(7);
+    let gguf = Gguf {
+        header: header::parse(&file.bytes).unwrap(),
+        file: MappedFile::of(file.bytes),
+    };
+    let error = gguf.vocabulary().unwrap_err().to_string();
+    assert!(
+        error.contains("tokens is a list with 7, expected texts"),
+        "{error}"
+    );
+}

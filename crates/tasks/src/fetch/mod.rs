@@ -197,6 +197,16 @@ impl Fetcher {
 
     /// The path of the file, its hash verified. It must not be changed.
     pub fn fetch(&self, archive: &Archive) -> Result<PathBuf, FetchError> {
+        self.fetch_with(archive, &mut |_, _| {})
+    }
+
+    /// As [`Fetcher::fetch`]. During a download, `on_progress` gets the bytes received and, where
+    /// the index says it, how many there are; an attempt that is begun anew counts from zero.
+    pub fn fetch_with(
+        &self,
+        archive: &Archive,
+        on_progress: &mut dyn FnMut(u64, Option<u64>),
+    ) -> Result<PathBuf, FetchError> {
         let name = &archive.file_name;
         if !is_plain(name) || !is_plain(&archive.project) {
             return Err(FetchError::BadName {
@@ -213,7 +223,7 @@ impl Fetcher {
         let content = self
             .cache
             .entry::<FetchError>("files", &archive.sha256, |content| {
-                self.download(archive, &content.join(name))
+                self.download(archive, &content.join(name), on_progress)
             })?;
         let path = content.join(name);
         if path.is_file() {
@@ -233,7 +243,12 @@ impl Fetcher {
         }
     }
 
-    fn download(&self, archive: &Archive, to: &Path) -> Result<(), FetchError> {
+    fn download(
+        &self,
+        archive: &Archive,
+        to: &Path,
+        on_progress: &mut dyn FnMut(u64, Option<u64>),
+    ) -> Result<(), FetchError> {
         let (Some(agent), Some(index)) = (&self.agent, &self.options.index) else {
             return Err(FetchError::Offline {
                 file_name: archive.file_name.clone(),
@@ -274,7 +289,7 @@ impl Fetcher {
             url: redact(&page_url),
             reason: format!("it gives no usable address for {}", archive.file_name),
         })?;
-        let got = self.with_retries(&url, || self.get_file(agent, &url, to))?;
+        let got = self.with_retries(&url, || self.get_file(agent, &url, to, on_progress))?;
         if got != archive.sha256 {
             return Err(wrong_hash(&url, got));
         }
@@ -305,8 +320,16 @@ impl Fetcher {
         })
     }
 
-    fn get_file(&self, agent: &ureq::Agent, url: &str, to: &Path) -> Result<Digest, Attempt> {
+    fn get_file(
+        &self,
+        agent: &ureq::Agent,
+        url: &str,
+        to: &Path,
+        on_progress: &mut dyn FnMut(u64, Option<u64>),
+    ) -> Result<Digest, Attempt> {
         let mut response = agent.get(url).call()?;
+        let n_bytes = response.body().content_length();
+        let mut n_received = 0;
         let mut body = response
             .body_mut()
             .with_config()
@@ -325,6 +348,8 @@ impl Fetcher {
             hasher.update(&buffer[..n]);
             file.write_all(&buffer[..n])
                 .map_err(|error| Attempt::local(to, error))?;
+            n_received += n as u64;
+            on_progress(n_received, n_bytes);
         }
     }
 
