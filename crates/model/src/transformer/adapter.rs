@@ -5,9 +5,12 @@
 //! rows, as their weights do: one product makes `x A^T` for all of them. There is no dropout and no
 //! adapter of the embedding or the head.
 
-use std::{fmt, ops::Range};
+use std::{collections::BTreeMap, fmt, ops::Range};
 
-use temper_checkpoint::{ModelConfig, Projection};
+use temper_checkpoint::{
+    ModelConfig, Projection,
+    adapter::{Adapter as AdapterFile, LoraPair},
+};
 
 use super::{ModelError, Parameter, Parameters, Result};
 use crate::{
@@ -22,7 +25,7 @@ pub struct AdapterConfig {
     /// Rank of every pair of matrices; at least 1.
     pub rank: usize,
     /// Numerator of the scale.
-    pub alpha: f32,
+    pub alpha: f64,
     /// Whether the scale is `alpha / sqrt(rank)` (rsLoRA) instead of `alpha / rank`.
     pub rank_stabilised: bool,
     /// The projections that are adapted, in every layer.
@@ -32,12 +35,13 @@ pub struct AdapterConfig {
 impl AdapterConfig {
     /// What the low-rank product is multiplied by.
     pub fn scale(&self) -> f32 {
-        let rank = self.rank as f32;
-        if self.rank_stabilised {
-            self.alpha / rank.sqrt()
+        let rank = self.rank as f64;
+        let divisor = if self.rank_stabilised {
+            rank.sqrt()
         } else {
-            self.alpha / rank
-        }
+            rank
+        };
+        (self.alpha / divisor) as f32
     }
 
     /// The sum of ranks within each of a layer's groups, in the order of [`Group::ALL`].
@@ -230,6 +234,44 @@ impl<D: Device> Adapter<D> {
             adapter.parameters.set(device, index, &values)?;
         }
         Ok(adapter)
+    }
+
+    /// An adapter that was read from files. Projections that it leaves out in some layers and has
+    /// in others get pairs of zeros there.
+    pub fn load(device: &D, model: &ModelConfig, file: &AdapterFile) -> Result<Self> {
+        file.check(model)?;
+        let config = AdapterConfig {
+            rank: file.rank,
+            alpha: file.alpha,
+            rank_stabilised: file.rank_stabilised,
+            targets: file.targets().into_iter().collect(),
+        };
+        let adapter = Self::zeros(device, model, &config)?;
+        for (&(layer, projection), pair) in &file.tensors {
+            adapter.set(device, layer, projection, Side::A, &pair.a)?;
+            adapter.set(device, layer, projection, Side::B, &pair.b)?;
+        }
+        Ok(adapter)
+    }
+
+    /// The masters as files hold them.
+    pub fn to_file(&self, device: &D, base_model: Option<String>) -> Result<AdapterFile> {
+        let mut tensors = BTreeMap::new();
+        for layer in 0..self.layers.len() {
+            for &projection in &self.config.targets {
+                let get = |side| self.get(device, layer, projection, side);
+                if let (Some(a), Some(b)) = (get(Side::A)?, get(Side::B)?) {
+                    tensors.insert((layer, projection), LoraPair { a, b });
+                }
+            }
+        }
+        Ok(AdapterFile {
+            rank: self.config.rank,
+            alpha: self.config.alpha,
+            rank_stabilised: self.config.rank_stabilised,
+            base_model,
+            tensors,
+        })
     }
 
     /// An adapter of zeros, to be filled by [`Adapter::set`].

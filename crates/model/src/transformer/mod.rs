@@ -97,6 +97,9 @@ pub enum ModelError {
     /// A tensor could not be read.
     #[error(transparent)]
     Checkpoint(#[from] temper_checkpoint::CheckpointError),
+    /// An adapter's files do not fit the model.
+    #[error(transparent)]
+    Adapter(#[from] temper_checkpoint::adapter::AdapterError),
     /// A batch, an adapter or a setting does not fit the model.
     #[error("{operation}: {reason}")]
     Input {
