@@ -1,6 +1,6 @@
 //! Checks the attention kernels on the card at hand against plain f64 arithmetic, then times them.
 //!
-//! `attention_own [warp | warpgroup] [check] [paged] [time] [long] [./CACHE]`: without words,
+//! `attention_own [warp | warpgroup] [check | quick] [paged] [time] [long] [./CACHE]`: without words,
 //! everything. Inputs are bf16 and
 //! random, outputs are poisoned with NaN, and queries, keys and values are slices of one buffer.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
@@ -8,8 +8,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUdeviceptr, CUevent_flags};
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
+use cudarc::driver::sys::{
+    CUdeviceptr, CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode,
+};
+use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr};
 use half::bf16;
 use temper_cuda::attention::{
     AttentionKernels, AttentionShape, BackwardRows, Instructions, PagedShape, Rows,
@@ -19,7 +21,7 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let all = !words
         .iter()
-        .any(|w| matches!(w.as_str(), "check" | "time" | "paged" | "long"));
+        .any(|w| matches!(w.as_str(), "check" | "quick" | "time" | "paged" | "long"));
     let wants = |word: &str| all || words.iter().any(|w| w == word);
     let cache = words.iter().find(|w| w.contains('/')).map(PathBuf::from);
     let cx = CudaContext::new(0).unwrap();
@@ -32,6 +34,7 @@ fn main() {
         cx.compute_capability().unwrap()
     );
     let mut failures = 0;
+    let mut gradients_of_first: Vec<Vec<bf16>> = Vec::new();
     let one = words
         .iter()
         .find(|w| matches!(w.as_str(), "warp" | "warpgroup"));
@@ -59,7 +62,7 @@ fn main() {
                 continue;
             }
         };
-        if wants("check") {
+        if wants("check") || wants("quick") {
             for (q_heads, kv_heads, kernels, head_dim) in [
                 (9, 3, &narrow, 64),
                 (32, 8, &wide, 128),
@@ -108,13 +111,30 @@ fn main() {
                 );
             }
         }
+        let mut measured = Vec::new();
         if wants("time") {
-            time(&stream, &wide, (32, 8, 128), 8_192, 20);
-            time(&stream, &narrow, (14, 2, 64), 8_192, 20);
+            for (kernels, heads) in [
+                (&wide, (32, 8, 128)),
+                (&narrow, (14, 2, 64)),
+                (&narrow, (9, 3, 64)),
+            ] {
+                measured.push(time(&stream, kernels, heads, &[8_192], 20));
+            }
+            measured.push(time(&stream, &wide, (32, 8, 128), &[1_024; 8], 20));
         }
         if wants("long") {
-            time(&stream, &wide, (32, 8, 128), 32_768, 3);
+            measured.push(time(&stream, &wide, (32, 8, 128), &[32_768], 3));
         }
+        // At full length the two sets of kernels judge each other.
+        for (i, gradients) in measured.iter().enumerate() {
+            if let Some(other) = gradients_of_first.get(i) {
+                let other: Vec<f64> = other.iter().map(|x: &bf16| x.to_f64()).collect();
+                let (norm, largest) = errors(gradients.iter().map(|x| x.to_f64()), &other);
+                println!("gradients of the two sets, size {i}: {norm:.1e} {largest:.1e}");
+                failures += usize::from(norm.is_nan() || norm > 1e-2);
+            }
+        }
+        gradients_of_first = measured;
     }
     println!("{failures} failures");
     std::process::exit(i32::from(failures > 0));
@@ -192,6 +212,7 @@ struct Case {
 impl Case {
     fn new(
         stream: &Arc<CudaStream>,
+        kernels: &AttentionKernels,
         (q_heads, kv_heads, head_dim): Heads,
         lengths: &[usize],
     ) -> Self {
@@ -209,24 +230,24 @@ impl Case {
             stream.clone_htod(&d_out).unwrap(),
             stream.clone_htod(&offsets).unwrap(),
         );
+        let shape = AttentionShape {
+            tokens,
+            n_sequences: lengths.len(),
+            q_heads,
+            kv_heads,
+            head_dim,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+        };
+        let scratch = vec![f32::NAN; kernels.scratch_bytes(&shape) / 4];
         Self {
-            shape: AttentionShape {
-                tokens,
-                n_sequences: lengths.len(),
-                q_heads,
-                kv_heads,
-                head_dim,
-                scale: 1.0 / (head_dim as f32).sqrt(),
-            },
+            shape,
             offsets,
             d_qkv: poisoned(stream, tokens * width),
             out: poisoned(stream, d_out.len()),
             lse: stream
                 .clone_htod(&vec![f32::NAN; tokens * q_heads])
                 .unwrap(),
-            scratch: stream
-                .clone_htod(&vec![f32::NAN; tokens * q_heads])
-                .unwrap(),
+            scratch: stream.clone_htod(&scratch).unwrap(),
             qkv,
             d_out,
             device,
@@ -395,7 +416,7 @@ fn check(
     heads: Heads,
     lengths: &[usize],
 ) -> usize {
-    let case = Case::new(stream, heads, lengths);
+    let case = Case::new(stream, kernels, heads, lengths);
     case.forward(stream, kernels);
     case.backward(stream, kernels);
     let out = stream.clone_dtoh(&case.out).unwrap();
@@ -450,6 +471,15 @@ fn check(
     usize::from(!ok)
 }
 
+fn captured(stream: &Arc<CudaStream>, run: impl FnOnce()) -> CudaGraph {
+    stream
+        .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)
+        .unwrap();
+    run();
+    let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+    stream.end_capture(flags).unwrap().unwrap()
+}
+
 fn median_ms(stream: &Arc<CudaStream>, repeats: usize, mut run: impl FnMut()) -> f32 {
     let cx = stream.context();
     let flags = Some(CUevent_flags::CU_EVENT_DEFAULT);
@@ -469,22 +499,25 @@ fn median_ms(stream: &Arc<CudaStream>, repeats: usize, mut run: impl FnMut()) ->
     times[times.len() / 2]
 }
 
+/// Times both passes and returns the gradients of the fused buffer.
 fn time(
     stream: &Arc<CudaStream>,
     kernels: &AttentionKernels,
     heads: Heads,
-    tokens: usize,
+    lengths: &[usize],
     repeats: usize,
-) {
-    let case = Case::new(stream, heads, &[tokens]);
+) -> Vec<bf16> {
+    let case = Case::new(stream, kernels, heads, lengths);
     let forward = median_ms(stream, repeats, || case.forward(stream, kernels));
     let backward = median_ms(stream, repeats, || case.backward(stream, kernels));
+    let tokens = lengths[0];
     let (q_heads, _, head_dim) = heads;
-    let flop = 2.0 * (tokens as f32).powi(2) * (q_heads * head_dim) as f32;
+    let flop = 2.0 * (lengths.len() * (q_heads * head_dim)) as f32 * (tokens as f32).powi(2);
     println!(
-        "{:?} {heads:?} {tokens} tokens: forward {forward:.3} ms {:.0} TFLOP/s, backward \
+        "{:?} {heads:?} {} x {tokens} tokens: forward {forward:.3} ms {:.0} TFLOP/s, backward \
          {backward:.3} ms {:.0} TFLOP/s (as five products), together {:.3} ms",
         kernels.instructions(),
+        lengths.len(),
         flop / forward / 1e9,
         2.5 * flop / backward / 1e9,
         forward + backward,
@@ -524,6 +557,7 @@ fn time(
     }
     let (norm, largest) = errors(got.into_iter(), &reference);
     println!("  sampled rows: {norm:.1e} {largest:.1e}");
+    stream.clone_dtoh(&case.d_qkv).unwrap()
 }
 
 struct Paged {
@@ -753,8 +787,11 @@ fn check_paged(
         (6, 255),
     ];
     let case = Paged::new(stream, kernels, heads, &rows, max_pages, true);
-    case.run(stream, kernels, None);
     let splits = kernels.paged_splits(&case.shape);
+    // Through a captured graph, as decoding runs it.
+    captured(stream, || case.run(stream, kernels, None))
+        .launch()
+        .unwrap();
     let mut failures = case.judge(stream, &format!("paged rows, {splits} splits,"));
     let mut rows = Vec::new();
     let mut offsets = vec![0];
@@ -784,7 +821,10 @@ fn time_paged(
         (context as usize).div_ceil(16),
         false,
     );
-    let ms = median_ms(stream, 20, || case.run(stream, kernels, None));
+    let graph = captured(stream, || {
+        (0..10).for_each(|_| case.run(stream, kernels, None))
+    });
+    let ms = median_ms(stream, 20, || graph.launch().unwrap()) / 10.0;
     let bytes = 4.0 * (n_rows * context as usize * heads.1 * heads.2) as f32;
     println!(
         "paged {heads:?} {n_rows} rows x {context}: {ms:.4} ms, {:.2} TB/s, {} splits",

@@ -25,7 +25,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_keys(const Ba
 
     Tile tile;
     if (!find_tile(a.offsets, a.n_seqs, blockIdx.y, KEYS, tile)) return;
-    int kv_head = blockIdx.x, group = a.q_heads / a.kv_heads;
+    int kv_head = blockIdx.x;
+    Heads heads = part_of_group(a, kv_head);
     int k0 = tile.index * KEYS, k_valid = min(tile.length - k0, KEYS);
     const bf16 *k = a.k + (i64)(tile.start + k0) * a.k_stride + kv_head * D;
     const bf16 *v = a.v + (i64)(tile.start + k0) * a.v_stride + kv_head * D;
@@ -34,11 +35,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_keys(const Ba
 
     // Queries before the tile do not see its keys.
     int first = k0 / QUERIES, end = (tile.length + QUERIES - 1) / QUERIES;
-    int per_head = end - first, n_steps = group * per_head;
+    int per_head = end - first, n_steps = heads.count * per_head;
 
     // Rows past the sequence become zeros in q, d_out, lse and delta, and so add nothing.
     auto load = [&](int step) {
-        int head = kv_head * group + step / per_head;
+        int head = heads.first + step / per_head;
         int q0 = (first + step % per_head) * QUERIES;
         u32 stage = stages + (step % STAGES) * STAGE;
         i64 token = tile.start + q0;
@@ -153,6 +154,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_keys(const Ba
 
     int row = 16 * warp;
     i64 token = tile.start + k0 + row;
+    if (a.parts > 1) {
+        store_part(a, d_k, 0, token, kv_head, k_valid - row);
+        store_part(a, d_v, 1, token, kv_head, k_valid - row);
+        return;
+    }
     store_rows(d_k, a.scale, a.scale, k_tile + row * ROW_BYTES,
                a.d_k + token * a.d_k_stride + kv_head * D, a.d_k_stride, k_valid - row);
     store_rows(d_v, 1.0f, 1.0f, v_tile + row * ROW_BYTES,

@@ -8,7 +8,7 @@
 
 constexpr int KEYS = 128, QUERIES = 64;   // the tiles of dK and dV
 constexpr int ROWS = 128, COLUMNS = 64;   // the tiles of dQ
-constexpr int RING = 2, THREADS = 384;
+constexpr int RING = 3, THREADS = 384;
 
 // The 16 rows of `ROW_BYTES` that a warp may use as staging: a part of its warpgroup's own share of
 // a tile of 128 rows.
@@ -35,11 +35,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
     Tile tile;
     if (!find_tile(a.offsets, a.n_seqs, blockIdx.y, KEYS, tile)) return;
-    int kv_head = blockIdx.x, n_heads = a.q_heads / a.kv_heads;
+    int kv_head = blockIdx.x;
+    Heads heads = part_of_group(a, kv_head);
     int k0 = tile.index * KEYS, k_valid = min(tile.length - k0, KEYS);
     // Queries before the tile do not see its keys.
     int first = k0 / QUERIES, end = (tile.length + QUERIES - 1) / QUERIES;
-    int per_head = end - first, n_steps = n_heads * per_head;
+    int per_head = end - first, n_steps = heads.count * per_head;
 
     if (threadIdx.x == 0) {
         barrier_init(kv_full, 1);
@@ -62,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             copy_slabs<KEYS>(v_tile, &v_map, kv_head * D, tile.start + k0, kv_full);
         }
         if (warp < 2) {
-            int head = kv_head * n_heads, query = first;
+            int head = heads.first, query = first;
             for (int n = 0; n < n_steps; n++) {
                 int s = n % RING;
                 barrier_wait(free + 8 * s, (n / RING + 1) & 1);
@@ -94,30 +95,42 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
     } else {
         registers_grow<240>();
-        int group = threadIdx.x / 128 - 1;
+        int group = warpgroup() - 1;
         int warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
         int row0 = k0 + 64 * group + 16 * warp + g;
         float scale = a.scale * LOG2E;
         float d_k[D / 8][4] = {}, d_v[D / 8][4] = {};
         float s[QUERIES / 8][4], d[QUERIES / 8][4];
         u32 p[QUERIES / 16][4], e[QUERIES / 16][4];
+        // With narrow heads the registers hold the tile's keys and values too.
+        u32 k_rows[D / 16][4], v_rows[D / 16][4];
 
         auto scores = [&](int n) {
             int stage = n % RING, parity = (n / RING) & 1;
             u32 q_tile = q_tiles + stage * TILE_BYTES, o_tile = o_tiles + stage * TILE_BYTES;
             barrier_wait(q_full + 8 * stage, parity);
             products_begin();
-multiply_columns<KEYS, QUERIES>(s, k_tile, 64 * group, q_tile);
+if (D == 64)
+                multiply_rows<QUERIES>(s, k_rows, q_tile);
+            else
+                multiply_columns<KEYS, QUERIES>(s, k_tile, 64 * group, q_tile);
             products_commit();
             barrier_wait(o_full + 8 * stage, parity);
             products_begin();
-multiply_columns<KEYS, QUERIES>(d, v_tile, 64 * group, o_tile);
+if (D == 64)
+                multiply_rows<QUERIES>(d, v_rows, o_tile);
+            else
+                multiply_columns<KEYS, QUERIES>(d, v_tile, 64 * group, o_tile);
             products_commit();
         };
 
         pin(d_k);
         pin(d_v);
         barrier_wait(kv_full, 0);
+        if (D == 64) {
+            load_rows<KEYS>(k_rows, k_tile, 64 * group + 16 * warp);
+            load_rows<KEYS>(v_rows, v_tile, 64 * group + 16 * warp);
+        }
         scores(0);
         int query = first;
         for (int n = 0;; n++) {
@@ -187,6 +200,11 @@ multiply_columns<KEYS, QUERIES>(d, v_tile, 64 * group, o_tile);
         named_wait(1 + group, 128);
         int row = 64 * group + 16 * warp;
         i64 token = tile.start + k0 + row;
+        if (a.parts > 1) {
+            store_part(a, d_k, 0, token, kv_head, k_valid - row);
+            store_part(a, d_v, 1, token, kv_head, k_valid - row);
+            return;
+        }
         store_rows(d_k, a.scale, a.scale, own_share(k_tile, group, warp),
                    a.d_k + token * a.d_k_stride + kv_head * D, a.d_k_stride, k_valid - row);
         store_rows(d_v, 1.0f, 1.0f, own_share(v_tile, group, warp),
@@ -245,7 +263,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
     } else {
         registers_grow<240>();
-        int group = threadIdx.x / 128 - 1;
+        int group = warpgroup() - 1;
         int warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
         int row0 = q0 + 64 * group + 16 * warp + g;
         float scale = a.scale * LOG2E;
@@ -260,23 +278,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             }
         }
         float d_q[D / 8][4] = {}, s[COLUMNS / 8][4], d[COLUMNS / 8][4];
-        u32 e[COLUMNS / 16][4];
+        u32 e[COLUMNS / 16][4], q_rows[D / 16][4], o_rows[D / 16][4];
 
         auto scores = [&](int n) {
             int stage = n % RING, parity = (n / RING) & 1;
             u32 k_tile = k_tiles + stage * TILE_BYTES, v_tile = v_tiles + stage * TILE_BYTES;
             barrier_wait(k_full + 8 * stage, parity);
             products_begin();
-multiply_columns<ROWS, COLUMNS>(s, q_tile, 64 * group, k_tile);
+            multiply_rows<COLUMNS>(s, q_rows, k_tile);
             products_commit();
             barrier_wait(v_full + 8 * stage, parity);
             products_begin();
-multiply_columns<ROWS, COLUMNS>(d, o_tile, 64 * group, v_tile);
+            multiply_rows<COLUMNS>(d, o_rows, v_tile);
             products_commit();
         };
 
         pin(d_q);
         barrier_wait(q_full, 0);
+        load_rows<ROWS>(q_rows, q_tile, 64 * group + 16 * warp);
+        load_rows<ROWS>(o_rows, o_tile, 64 * group + 16 * warp);
         scores(0);
         for (int n = 0;; n++) {
             int stage = n % RING, key0 = n * COLUMNS;

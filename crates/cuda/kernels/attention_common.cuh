@@ -42,7 +42,8 @@ struct BackwardArgs {
     i64 q_stride, k_stride, v_stride, out_stride, d_out_stride, d_q_stride, d_k_stride, d_v_stride;
     int tokens, n_seqs, q_heads, kv_heads;
     float scale;
-    int unused;
+    int parts;
+    float *partial;   // [parts, 2, tokens, kv_heads, D], where parts > 1
 };
 
 struct Tile {

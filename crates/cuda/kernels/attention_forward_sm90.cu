@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
     } else {
         registers_grow<240>();
-        int group = threadIdx.x / 128 - 1;
+        int group = warpgroup() - 1;
         int warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
         int row0 = q0 + 64 * group + 16 * warp + g;
         float scale = a.scale * LOG2E;

@@ -75,24 +75,27 @@ DEVICE void named_arrive(int barrier, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-// Matrix descriptor with 128-byte swizzle: start, bytes between slabs of 64 columns (used when the
-// columns are the product's), bytes between groups of eight rows.
-DEVICE u64 describe(u32 address, int slab_bytes) {
-    return ((u64)1 << 62) | ((u64)(1024 >> 4) << 32) | ((u64)(slab_bytes >> 4) << 16) |
-           ((address & 0x3ffff) >> 4);
+// The low word of a matrix descriptor: the start, and the bytes between slabs of 64 columns (used
+// when the columns are the product's). The high word, 128-byte swizzle and 1,024 bytes between
+// groups of eight rows, is always 0x40000040.
+DEVICE u32 describe(u32 address, int slab_bytes) {
+    return ((slab_bytes >> 4) << 16) | ((address & 0x3ffff) >> 4);
 }
 
 // Operand whose rows are the product's rows (or columns), at step `step` of 16 along the head
 // dimension.
-template <int ROWS> DEVICE u64 along_columns(u32 tile, int row, int step) {
-    return describe(tile + (step / 4) * ROWS * 128 + row * 128 + (step % 4) * 32, 16);
+template <int ROWS> DEVICE u32 along_columns(u32 tile, int row, int step) {
+    return describe(tile + row * 128, 16) + (((step / 4) * ROWS * 128 + (step % 4) * 32) >> 4);
 }
 
 // Right operand whose rows are summed over, at step `step` of 16 rows; its D columns are the
 // product's.
-template <int ROWS> DEVICE u64 along_rows(u32 tile, int step) {
-    return describe(tile + step * 16 * 128, ROWS * 128);
+template <int ROWS> DEVICE u32 along_rows(u32 tile, int step) {
+    return describe(tile, ROWS * 128) + ((step * 16 * 128) >> 4);
 }
+
+// The number of the thread's warpgroup, in a form that the compiler knows to be one for the warp.
+DEVICE int warpgroup() { return __shfl_sync(0xffffffffu, threadIdx.x / 128, 0); }
 
 DEVICE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -121,12 +124,13 @@ template <int N> DEVICE void pin(u32 (&c)[N][4]) {
 // and the right one summed over its rows (`along_rows`). Warp w of the warpgroup holds rows 16w.. of
 // c and a in the layout of `multiply`.
 
-template <int FIRST> DEVICE void product(float (&c)[8][4], u64 a, u64 b) {
+template <int FIRST> DEVICE void product(float (&c)[8][4], u32 a, u32 b) {
     if (FIRST)
-        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        asm volatile("{ .reg .b64 a, b; mov.b64 a, {%32, 0x40000040}; mov.b64 b, {%33, 0x40000040};\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
         "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
         "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
-        "%32, %33, 0, 1, 1, 0, 0;"
+        "a, b, 0, 1, 1, 0, 0; }"
         : "=f"(c[0][0]), "=f"(c[0][1]), "=f"(c[0][2]), "=f"(c[0][3]),
           "=f"(c[1][0]), "=f"(c[1][1]), "=f"(c[1][2]), "=f"(c[1][3]),
           "=f"(c[2][0]), "=f"(c[2][1]), "=f"(c[2][2]), "=f"(c[2][3]),
@@ -135,12 +139,13 @@ template <int FIRST> DEVICE void product(float (&c)[8][4], u64 a, u64 b) {
           "=f"(c[5][0]), "=f"(c[5][1]), "=f"(c[5][2]), "=f"(c[5][3]),
           "=f"(c[6][0]), "=f"(c[6][1]), "=f"(c[6][2]), "=f"(c[6][3]),
           "=f"(c[7][0]), "=f"(c[7][1]), "=f"(c[7][2]), "=f"(c[7][3])
-        : "l"(a), "l"(b));
+        : "r"(a), "r"(b));
     else
-        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        asm volatile("{ .reg .b64 a, b; mov.b64 a, {%32, 0x40000040}; mov.b64 b, {%33, 0x40000040};\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
         "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
         "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
-        "%32, %33, 1, 1, 1, 0, 0;"
+        "a, b, 1, 1, 1, 0, 0; }"
         : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]),
           "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]),
           "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]),
@@ -149,33 +154,68 @@ template <int FIRST> DEVICE void product(float (&c)[8][4], u64 a, u64 b) {
           "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
           "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]),
           "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
-        : "l"(a), "l"(b));
+        : "r"(a), "r"(b));
 }
 
-DEVICE void product(float (&c)[8][4], const u32 (&a)[4], u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
-        "{%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
-        : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]),
-          "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]),
-          "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]),
-          "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]),
-          "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]),
-          "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
-          "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]),
-          "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-template <int FIRST> DEVICE void product(float (&c)[16][4], u64 a, u64 b) {
+template <int FIRST> DEVICE void product_columns(float (&c)[8][4], const u32 (&a)[4], u32 b) {
     if (FIRST)
-        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        asm volatile("{ .reg .b64 b; mov.b64 b, {%36, 0x40000040};\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+        "{%32,%33,%34,%35}, b, 0, 1, 1, 0; }"
+        : "=f"(c[0][0]), "=f"(c[0][1]), "=f"(c[0][2]), "=f"(c[0][3]),
+          "=f"(c[1][0]), "=f"(c[1][1]), "=f"(c[1][2]), "=f"(c[1][3]),
+          "=f"(c[2][0]), "=f"(c[2][1]), "=f"(c[2][2]), "=f"(c[2][3]),
+          "=f"(c[3][0]), "=f"(c[3][1]), "=f"(c[3][2]), "=f"(c[3][3]),
+          "=f"(c[4][0]), "=f"(c[4][1]), "=f"(c[4][2]), "=f"(c[4][3]),
+          "=f"(c[5][0]), "=f"(c[5][1]), "=f"(c[5][2]), "=f"(c[5][3]),
+          "=f"(c[6][0]), "=f"(c[6][1]), "=f"(c[6][2]), "=f"(c[6][3]),
+          "=f"(c[7][0]), "=f"(c[7][1]), "=f"(c[7][2]), "=f"(c[7][3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
+    else
+        asm volatile("{ .reg .b64 b; mov.b64 b, {%36, 0x40000040};\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+        "{%32,%33,%34,%35}, b, 1, 1, 1, 0; }"
+        : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]),
+          "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]),
+          "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]),
+          "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]),
+          "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]),
+          "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
+          "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]),
+          "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
+}
+
+DEVICE void product(float (&c)[8][4], const u32 (&a)[4], u32 b) {
+    asm volatile("{ .reg .b64 b; mov.b64 b, {%36, 0x40000040};\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+        "{%32,%33,%34,%35}, b, 1, 1, 1, 1; }"
+        : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]),
+          "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]),
+          "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]),
+          "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]),
+          "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]),
+          "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
+          "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]),
+          "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
+}
+
+template <int FIRST> DEVICE void product(float (&c)[16][4], u32 a, u32 b) {
+    if (FIRST)
+        asm volatile("{ .reg .b64 a, b; mov.b64 a, {%64, 0x40000040}; mov.b64 b, {%65, 0x40000040};\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
         "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
         "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
         "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
         "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
-        "%64, %65, 0, 1, 1, 0, 0;"
+        "a, b, 0, 1, 1, 0, 0; }"
         : "=f"(c[0][0]), "=f"(c[0][1]), "=f"(c[0][2]), "=f"(c[0][3]),
           "=f"(c[1][0]), "=f"(c[1][1]), "=f"(c[1][2]), "=f"(c[1][3]),
           "=f"(c[2][0]), "=f"(c[2][1]), "=f"(c[2][2]), "=f"(c[2][3]),
@@ -192,14 +232,15 @@ template <int FIRST> DEVICE void product(float (&c)[16][4], u64 a, u64 b) {
           "=f"(c[13][0]), "=f"(c[13][1]), "=f"(c[13][2]), "=f"(c[13][3]),
           "=f"(c[14][0]), "=f"(c[14][1]), "=f"(c[14][2]), "=f"(c[14][3]),
           "=f"(c[15][0]), "=f"(c[15][1]), "=f"(c[15][2]), "=f"(c[15][3])
-        : "l"(a), "l"(b));
+        : "r"(a), "r"(b));
     else
-        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        asm volatile("{ .reg .b64 a, b; mov.b64 a, {%64, 0x40000040}; mov.b64 b, {%65, 0x40000040};\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
         "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
         "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
         "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
         "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
-        "%64, %65, 1, 1, 1, 0, 0;"
+        "a, b, 1, 1, 1, 0, 0; }"
         : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]),
           "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]),
           "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]),
@@ -216,16 +257,43 @@ template <int FIRST> DEVICE void product(float (&c)[16][4], u64 a, u64 b) {
           "+f"(c[13][0]), "+f"(c[13][1]), "+f"(c[13][2]), "+f"(c[13][3]),
           "+f"(c[14][0]), "+f"(c[14][1]), "+f"(c[14][2]), "+f"(c[14][3]),
           "+f"(c[15][0]), "+f"(c[15][1]), "+f"(c[15][2]), "+f"(c[15][3])
-        : "l"(a), "l"(b));
+        : "r"(a), "r"(b));
 }
 
-DEVICE void product(float (&c)[16][4], const u32 (&a)[4], u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+template <int FIRST> DEVICE void product_columns(float (&c)[16][4], const u32 (&a)[4], u32 b) {
+    if (FIRST)
+        asm volatile("{ .reg .b64 b; mov.b64 b, {%68, 0x40000040};\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
         "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
         "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
         "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
         "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
-        "{%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+        "{%64,%65,%66,%67}, b, 0, 1, 1, 0; }"
+        : "=f"(c[0][0]), "=f"(c[0][1]), "=f"(c[0][2]), "=f"(c[0][3]),
+          "=f"(c[1][0]), "=f"(c[1][1]), "=f"(c[1][2]), "=f"(c[1][3]),
+          "=f"(c[2][0]), "=f"(c[2][1]), "=f"(c[2][2]), "=f"(c[2][3]),
+          "=f"(c[3][0]), "=f"(c[3][1]), "=f"(c[3][2]), "=f"(c[3][3]),
+          "=f"(c[4][0]), "=f"(c[4][1]), "=f"(c[4][2]), "=f"(c[4][3]),
+          "=f"(c[5][0]), "=f"(c[5][1]), "=f"(c[5][2]), "=f"(c[5][3]),
+          "=f"(c[6][0]), "=f"(c[6][1]), "=f"(c[6][2]), "=f"(c[6][3]),
+          "=f"(c[7][0]), "=f"(c[7][1]), "=f"(c[7][2]), "=f"(c[7][3]),
+          "=f"(c[8][0]), "=f"(c[8][1]), "=f"(c[8][2]), "=f"(c[8][3]),
+          "=f"(c[9][0]), "=f"(c[9][1]), "=f"(c[9][2]), "=f"(c[9][3]),
+          "=f"(c[10][0]), "=f"(c[10][1]), "=f"(c[10][2]), "=f"(c[10][3]),
+          "=f"(c[11][0]), "=f"(c[11][1]), "=f"(c[11][2]), "=f"(c[11][3]),
+          "=f"(c[12][0]), "=f"(c[12][1]), "=f"(c[12][2]), "=f"(c[12][3]),
+          "=f"(c[13][0]), "=f"(c[13][1]), "=f"(c[13][2]), "=f"(c[13][3]),
+          "=f"(c[14][0]), "=f"(c[14][1]), "=f"(c[14][2]), "=f"(c[14][3]),
+          "=f"(c[15][0]), "=f"(c[15][1]), "=f"(c[15][2]), "=f"(c[15][3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
+    else
+        asm volatile("{ .reg .b64 b; mov.b64 b, {%68, 0x40000040};\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+        "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+        "{%64,%65,%66,%67}, b, 1, 1, 1, 0; }"
         : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]),
           "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]),
           "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]),
@@ -242,7 +310,53 @@ DEVICE void product(float (&c)[16][4], const u32 (&a)[4], u64 b) {
           "+f"(c[13][0]), "+f"(c[13][1]), "+f"(c[13][2]), "+f"(c[13][3]),
           "+f"(c[14][0]), "+f"(c[14][1]), "+f"(c[14][2]), "+f"(c[14][3]),
           "+f"(c[15][0]), "+f"(c[15][1]), "+f"(c[15][2]), "+f"(c[15][3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
+}
+
+DEVICE void product(float (&c)[16][4], const u32 (&a)[4], u32 b) {
+    asm volatile("{ .reg .b64 b; mov.b64 b, {%68, 0x40000040};\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+        "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+        "{%64,%65,%66,%67}, b, 1, 1, 1, 1; }"
+        : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]),
+          "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]),
+          "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]),
+          "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]),
+          "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]),
+          "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
+          "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]),
+          "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3]),
+          "+f"(c[8][0]), "+f"(c[8][1]), "+f"(c[8][2]), "+f"(c[8][3]),
+          "+f"(c[9][0]), "+f"(c[9][1]), "+f"(c[9][2]), "+f"(c[9][3]),
+          "+f"(c[10][0]), "+f"(c[10][1]), "+f"(c[10][2]), "+f"(c[10][3]),
+          "+f"(c[11][0]), "+f"(c[11][1]), "+f"(c[11][2]), "+f"(c[11][3]),
+          "+f"(c[12][0]), "+f"(c[12][1]), "+f"(c[12][2]), "+f"(c[12][3]),
+          "+f"(c[13][0]), "+f"(c[13][1]), "+f"(c[13][2]), "+f"(c[13][3]),
+          "+f"(c[14][0]), "+f"(c[14][1]), "+f"(c[14][2]), "+f"(c[14][3]),
+          "+f"(c[15][0]), "+f"(c[15][1]), "+f"(c[15][2]), "+f"(c[15][3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
+}
+
+// A warp's 16 rows of a tile as left operands of all steps along the head dimension.
+template <int ROWS> DEVICE void load_rows(u32 (&a)[D / 16][4], u32 tile, int row) {
+    int lane = threadIdx.x & 31;
+    row += lane & 15;
+#pragma unroll
+    for (int i = 0; i < D / 16; i++)
+        load_matrices(a[i], tile + (i / 4) * ROWS * 128 + row * 128 +
+                                (((i % 4 * 2 + (lane >> 4)) ^ (row & 7)) << 4));
+}
+
+// Starts c = a b' with 64 rows from registers.
+template <int RIGHT_ROWS>
+DEVICE void multiply_rows(float (&c)[RIGHT_ROWS / 8][4], const u32 (&a)[D / 16][4], u32 right) {
+    product_columns<1>(c, a[0], along_columns<RIGHT_ROWS>(right, 0, 0));
+#pragma unroll
+    for (int i = 1; i < D / 16; i++)
+        product_columns<0>(c, a[i], along_columns<RIGHT_ROWS>(right, 0, i));
 }
 
 // Starts c = a b' over the head dimension: 64 rows from `row` of one tile, all rows of another.

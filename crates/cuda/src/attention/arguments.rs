@@ -107,7 +107,8 @@ pub(super) struct BackwardArgs {
     q_heads: i32,
     kv_heads: i32,
     scale: f32,
-    unused: i32,
+    parts: i32,
+    partial: CUdeviceptr,
 }
 
 // SAFETY: plain numbers in the layout of the kernel's structure.
@@ -120,6 +121,7 @@ impl BackwardArgs {
         lse: CUdeviceptr,
         delta: CUdeviceptr,
         offsets: CUdeviceptr,
+        parts: usize,
     ) -> Self {
         let BackwardRows {
             q,
@@ -143,7 +145,8 @@ impl BackwardArgs {
             q_heads: shape.q_heads as i32,
             kv_heads: shape.kv_heads as i32,
             scale: shape.scale,
-            unused: 0,
+            parts: parts as i32,
+            partial: delta + super::delta_bytes(shape) as u64,
         }
     }
 }
@@ -209,5 +212,25 @@ impl TensorMap {
             .result()?;
             Ok(Self(map.assume_init()))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+
+    /// The sizes are what the compiler reports of the kernels' parameters.
+    #[test]
+    fn arguments_have_the_layout_of_the_kernels() {
+        assert_eq!(size_of::<ForwardArgs>(), 128);
+        assert_eq!(offset_of!(ForwardArgs, tokens), 80);
+        assert_eq!(offset_of!(ForwardArgs, row_line), 104);
+        assert_eq!(size_of::<BackwardArgs>(), 184);
+        assert_eq!(offset_of!(BackwardArgs, tokens), 152);
+        assert_eq!(offset_of!(BackwardArgs, partial), 176);
+        assert_eq!(size_of::<PagedArgs>(), 112);
+        assert_eq!(offset_of!(PagedArgs, n_rows), 88);
     }
 }

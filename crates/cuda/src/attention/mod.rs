@@ -26,10 +26,13 @@ const COMMON: &str = include_str!("../../kernels/attention_common.cuh");
 const WARPGROUP: &str = include_str!("../../kernels/attention_sm90.cuh");
 const FORWARD: &str = include_str!("../../kernels/attention_forward.cu");
 const FORWARD_WARPGROUP: &str = include_str!("../../kernels/attention_forward_sm90.cu");
-const DELTA: &str = include_str!("../../kernels/attention_delta.cu");
+const BACKWARD_COMMON: &str = include_str!("../../kernels/attention_backward_common.cu");
 const BACKWARD: &str = include_str!("../../kernels/attention_backward.cu");
 const BACKWARD_WARPGROUP: &str = include_str!("../../kernels/attention_backward_sm90.cu");
 const PAGED: &str = include_str!("../../kernels/attention_paged.cu");
+
+/// Buffers of the warpgroup kernels' ring in the backward pass (`RING`).
+const RING: usize = 3;
 
 /// Query rows of a block of every tiled kernel, and key rows of the dK and dV kernel.
 const TILE: usize = 128;
@@ -113,6 +116,7 @@ pub struct AttentionKernels {
     forward: CudaFunction,
     delta: CudaFunction,
     keys: CudaFunction,
+    keys_merge: CudaFunction,
     queries: CudaFunction,
     chunks: CudaFunction,
     paged: CudaFunction,
@@ -183,7 +187,11 @@ impl AttentionKernels {
         let (forward, backward) = match instructions {
             Instructions::Warp => (
                 build("attention_forward", &[COMMON, FORWARD], &[])?,
-                build("attention_backward", &[COMMON, DELTA, BACKWARD], &[])?,
+                build(
+                    "attention_backward",
+                    &[COMMON, BACKWARD_COMMON, BACKWARD],
+                    &[],
+                )?,
             ),
             Instructions::Warpgroup => (
                 build(
@@ -193,7 +201,7 @@ impl AttentionKernels {
                 )?,
                 build(
                     "attention_backward_sm90",
-                    &[COMMON, DELTA, WARPGROUP, BACKWARD_WARPGROUP],
+                    &[COMMON, BACKWARD_COMMON, WARPGROUP, BACKWARD_WARPGROUP],
                     &[],
                 )?,
             ),
@@ -227,6 +235,7 @@ impl AttentionKernels {
                 "attention_keys",
                 keys_shared(instructions, head_dim, stages),
             )?,
+            keys_merge: backward.load_function("attention_keys_merge")?,
             queries: load(
                 &backward,
                 "attention_queries",
@@ -248,9 +257,26 @@ impl AttentionKernels {
         self.instructions
     }
 
-    /// Bytes of scratch that [`backward`](Self::backward) needs: one f32 per query head and token.
-    pub fn scratch_bytes(shape: &AttentionShape) -> usize {
-        shape.tokens * shape.q_heads * size_of::<f32>()
+    /// Bytes of scratch that [`backward`](Self::backward) needs: one f32 per query head and token,
+    /// and partial sums of the gradients of keys and values where key heads and tokens alone would
+    /// not fill the card.
+    pub fn scratch_bytes(&self, shape: &AttentionShape) -> usize {
+        let partial = match self.parts(shape) {
+            1 => 0,
+            parts => parts * 2 * shape.tokens * shape.kv_heads * shape.head_dim * size_of::<f32>(),
+        };
+        delta_bytes(shape) + partial
+    }
+
+    /// Parts into which each key head's query heads are cut for the gradients of keys and values:
+    /// with causal masks the first tile of keys takes twice the average, so three blocks per
+    /// multiprocessor keep the card evenly busy.
+    fn parts(&self, shape: &AttentionShape) -> usize {
+        let blocks = (shape.tokens.div_ceil(TILE) * shape.kv_heads).max(1);
+        let group = shape.q_heads / shape.kv_heads.max(1);
+        (3 * self.multiprocessors)
+            .div_ceil(blocks)
+            .clamp(1, group.max(1))
     }
 
     /// Writes `out` = softmax(scale q k', causal within each sequence) v, and the log of each
@@ -313,7 +339,7 @@ impl AttentionKernels {
     /// order.
     ///
     /// `lse` is what [`forward`](Self::forward) wrote, `scratch` has
-    /// [`scratch_bytes`](Self::scratch_bytes); the rest as in `forward`.
+    /// [`scratch_bytes`](Self::scratch_bytes) at a multiple of 16; the rest as in `forward`.
     ///
     /// # Safety
     ///
@@ -354,7 +380,13 @@ impl AttentionKernels {
         if shape.tokens == 0 {
             return Ok(());
         }
-        let args = BackwardArgs::new(shape, rows, lse, scratch, offsets);
+        if !scratch.is_multiple_of(16) {
+            return Err(AttentionError::Unsupported(format!(
+                "scratch at {scratch:#x}, which must be a multiple of 16"
+            )));
+        }
+        let parts = self.parts(shape);
+        let args = BackwardArgs::new(shape, rows, lse, scratch, offsets, parts);
         let rows_of_heads = shape.tokens * shape.q_heads;
         let config = LaunchConfig {
             grid_dim: (rows_of_heads.div_ceil(8) as u32, 1, 1),
@@ -365,26 +397,32 @@ impl AttentionKernels {
         // SAFETY: the argument is that of the kernel; the caller answers for the memory.
         unsafe { launch.arg(&args).launch(config) }?;
 
+        let (instructions, stages) = (self.instructions, self.stages);
         let passes = [
-            (
-                &self.keys,
-                shape.kv_heads,
-                64,
-                TILE,
-                keys_shared as fn(_, _, _) -> usize,
-            ),
-            (&self.queries, shape.q_heads, TILE, 64, queries_shared),
+            Pass {
+                kernel: &self.keys,
+                grid: (shape.kv_heads, parts),
+                tile_rows: (64, TILE),
+                shared: keys_shared(instructions, shape.head_dim, stages),
+            },
+            Pass {
+                kernel: &self.queries,
+                grid: (shape.q_heads, 1),
+                tile_rows: (TILE, 64),
+                shared: queries_shared(instructions, shape.head_dim, stages),
+            },
         ];
-        for (kernel, heads, query_rows, key_rows, shared) in passes {
-            let mut launch = stream.launch_builder(kernel);
+        for pass in passes {
+            let mut launch = stream.launch_builder(pass.kernel);
             launch.arg(&args);
+            let (q_rows, k_rows) = pass.tile_rows;
             let maps;
-            if self.instructions == Instructions::Warpgroup {
+            if instructions == Instructions::Warpgroup {
                 maps = [
-                    TensorMap::new(q, shape.tokens, q_width, query_rows)?,
-                    TensorMap::new(k, shape.tokens, kv_width, key_rows)?,
-                    TensorMap::new(v, shape.tokens, kv_width, key_rows)?,
-                    TensorMap::new(d_out, shape.tokens, q_width, query_rows)?,
+                    TensorMap::new(q, shape.tokens, q_width, q_rows)?,
+                    TensorMap::new(k, shape.tokens, kv_width, k_rows)?,
+                    TensorMap::new(v, shape.tokens, kv_width, k_rows)?,
+                    TensorMap::new(d_out, shape.tokens, q_width, q_rows)?,
                 ];
                 launch
                     .arg(&maps[0])
@@ -393,12 +431,23 @@ impl AttentionKernels {
                     .arg(&maps[3]);
             }
             let config = LaunchConfig {
-                grid_dim: (heads as u32, n_tiles(shape), 1),
-                block_dim: (threads(self.instructions, 256), 1, 1),
-                shared_mem_bytes: shared(self.instructions, shape.head_dim, self.stages) as u32,
+                grid_dim: (pass.grid.0 as u32, n_tiles(shape), pass.grid.1 as u32),
+                block_dim: (threads(instructions, 256), 1, 1),
+                shared_mem_bytes: pass.shared as u32,
             };
             // SAFETY: as above.
             unsafe { launch.launch(config) }?;
+        }
+        if parts > 1 {
+            let quads = shape.tokens * kv_width / 4;
+            let config = LaunchConfig {
+                grid_dim: (quads.div_ceil(256) as u32, 2, 1),
+                block_dim: (256, 1, 1),
+                shared_mem_bytes: 0,
+            };
+            let mut launch = stream.launch_builder(&self.keys_merge);
+            // SAFETY: as above.
+            unsafe { launch.arg(&args).launch(config) }?;
         }
         Ok(())
     }
@@ -432,6 +481,21 @@ impl AttentionKernels {
     }
 }
 
+/// One of the two tiled kernels of a backward pass.
+struct Pass<'a> {
+    kernel: &'a CudaFunction,
+    /// Heads and parts.
+    grid: (usize, usize),
+    /// Rows of a tile of queries and of keys.
+    tile_rows: (usize, usize),
+    shared: usize,
+}
+
+/// Bytes of the row sums in front of the scratch, whole in 16.
+pub(crate) fn delta_bytes(shape: &AttentionShape) -> usize {
+    (shape.tokens * shape.q_heads * size_of::<f32>()).next_multiple_of(16)
+}
+
 /// Tiles of `TILE` tokens that suffice however the tokens fall into sequences.
 fn n_tiles(shape: &AttentionShape) -> u32 {
     let tiles = shape.tokens.div_ceil(TILE) + shape.n_sequences.saturating_sub(1);
@@ -458,16 +522,16 @@ fn keys_shared(instructions: Instructions, head_dim: usize, stages: usize) -> us
     let row_bytes = head_dim * 2;
     match instructions {
         Instructions::Warp => 2 * TILE * row_bytes + stages * (2 * 64 * row_bytes + 2 * 64 * 4),
-        Instructions::Warpgroup => 1024 + (2 * TILE + stages * 2 * 64) * row_bytes,
+        Instructions::Warpgroup => 1024 + (2 * TILE + RING * 2 * 64) * row_bytes,
     }
 }
 
 fn queries_shared(instructions: Instructions, head_dim: usize, stages: usize) -> usize {
-    let start = match instructions {
-        Instructions::Warp => 0,
-        Instructions::Warpgroup => 1024,
-    };
-    start + (2 * TILE + stages * 2 * 64) * head_dim * 2
+    let row_bytes = head_dim * 2;
+    match instructions {
+        Instructions::Warp => (2 * TILE + stages * 2 * 64) * row_bytes,
+        Instructions::Warpgroup => 1024 + (2 * TILE + RING * 2 * 64) * row_bytes,
+    }
 }
 
 fn check_rows(rows: &[(&str, Rows)], width: usize) -> Result<(), AttentionError> {
@@ -480,4 +544,66 @@ fn check_rows(rows: &[(&str, Rows)], width: usize) -> Result<(), AttentionError>
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(tokens: usize, n_sequences: usize) -> AttentionShape {
+        AttentionShape {
+            tokens,
+            n_sequences,
+            q_heads: 32,
+            kv_heads: 8,
+            head_dim: 128,
+            scale: 0.1,
+        }
+    }
+
+    #[test]
+    fn the_grid_covers_every_cut_into_sequences() {
+        for lengths in [
+            &[1][..],
+            &[129, 1, 127, 0, 128],
+            &[1; 300],
+            &[8192],
+            &[130, 130, 130],
+        ] {
+            let tiles: usize = lengths
+                .iter()
+                .map(|&length: &usize| length.div_ceil(TILE))
+                .sum();
+            let n = n_tiles(&shape(lengths.iter().sum(), lengths.len())) as usize;
+            assert!(
+                tiles <= n && n < tiles + lengths.len(),
+                "{lengths:?}: {tiles} in {n}"
+            );
+        }
+    }
+
+    #[test]
+    fn shared_memory_fits_the_cards() {
+        // What one block may have: 99 KiB on 8.6 and 8.9, 227 KiB on 9.0.
+        let (small, hopper) = (99 * 1024, 227 * 1024);
+        for head_dim in [64, 128] {
+            assert!(forward_shared(Instructions::Warp, head_dim * 2) <= small);
+            assert!(keys_shared(Instructions::Warp, head_dim, 1) <= small);
+            assert!(queries_shared(Instructions::Warp, head_dim, 1) <= small);
+            // The statistics and barriers of the kernels are beside it.
+            assert!(forward_shared(Instructions::Warpgroup, head_dim * 2) + 4096 <= hopper);
+            assert!(keys_shared(Instructions::Warpgroup, head_dim, 2) + 4096 <= hopper);
+            assert!(queries_shared(Instructions::Warpgroup, head_dim, 2) + 4096 <= hopper);
+        }
+    }
+
+    #[test]
+    fn rows_that_the_copies_cannot_take_are_refused() {
+        let rows = |at, stride| check_rows(&[("q", Rows { at, stride })], 128);
+        assert!(rows(32, 128).is_ok());
+        assert!(rows(32, 384).is_ok());
+        for (at, stride) in [(0, 128), (8, 128), (32, 132), (32, 120)] {
+            assert!(rows(at, stride).is_err(), "{at} {stride}");
+        }
+    }
 }

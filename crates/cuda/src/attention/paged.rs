@@ -17,6 +17,9 @@ use super::{
 /// Tokens of a page.
 const PAGE: usize = 16;
 
+/// Parts that the merging kernel has room for (`MOST_SPLITS`).
+const MOST_SPLITS: usize = 64;
+
 /// The size of one attention over pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PagedShape {
@@ -39,12 +42,12 @@ impl AttentionKernels {
     /// It depends on the shape alone, never on lengths.
     pub fn paged_splits(&self, shape: &PagedShape) -> usize {
         let blocks = (shape.n_rows * shape.kv_heads).max(1);
-        // Two blocks fit a multiprocessor, and below eight pages a warp has no second page to
+        // Three blocks fit a multiprocessor, and below eight pages a warp has no second page to
         // fetch ahead.
         (4 * self.multiprocessors)
             .div_ceil(blocks)
             .clamp(1, shape.max_pages.div_ceil(8).max(1))
-            .min(64)
+            .min(MOST_SPLITS)
     }
 
     /// Bytes of scratch that [`paged`](Self::paged) needs.
