@@ -1,0 +1,311 @@
+// Root-mean-square norms of runs of `width` columns, forward and backward.
+//
+// A group is one run of one row: group g is run `g % runs` of row `g / runs`. A team of
+// `blockDim.x` threads (a power of two) works on one group and keeps its elements in registers,
+// CHUNKS times VEC a thread; `blockDim.y` teams make a block. Teams within a warp reduce by
+// shuffles, larger ones are a whole block each. Wider runs than registers hold are read twice.
+
+struct Groups {
+    u32 runs;
+    u32 width;
+    u64 n_groups;
+};
+
+__device__ __forceinline__ float team_sum(float x, float* shared) {
+    if (blockDim.x <= 32) return lane_sum(x, blockDim.x);
+    return block_sum(x, shared);
+}
+
+template <int VEC>
+__device__ __forceinline__ void load_weight(const void* weight, bool weight_f32, u32 c, float* w) {
+    if (weight_f32)
+        Access<VEC>::load((const float*)weight + c, w);
+    else
+        Access<VEC>::load((const bf16*)weight + c, w);
+}
+
+// With DELTA: sum += delta first, rounded to bf16, and the norm is of that.
+template <int VEC, int CHUNKS, bool DELTA>
+__device__ void rms_norm(const bf16* delta, u64 delta_stride, const bf16* x, bf16* sum, u64 x_stride,
+                         const void* weight, bool weight_f32, float epsilon, bf16* out, u64 out_stride, Groups groups) {
+    __shared__ float shared[33];
+    // Every team of a block makes the same number of turns, so that all lanes take part in shuffles.
+    const u64 turns = (groups.n_groups + (u64)gridDim.x * blockDim.y - 1) / ((u64)gridDim.x * blockDim.y);
+    for (u64 turn = 0; turn < turns; turn++) {
+        const u64 g = (turn * gridDim.x + blockIdx.x) * blockDim.y + threadIdx.y;
+        const bool live = g < groups.n_groups;
+        const u64 row = live ? g / groups.runs : 0;
+        const u32 first = live ? (u32)(g - row * groups.runs) * groups.width : 0;
+        float v[CHUNKS][VEC];
+        float squares = 0.0f;
+#pragma unroll
+        for (int k = 0; k < CHUNKS; k++) {
+            const u32 c = (k * blockDim.x + threadIdx.x) * VEC;
+            if (live && c < groups.width) {
+                Access<VEC>::load(x + row * x_stride + first + c, v[k]);
+                if (DELTA) {
+                    float d[VEC];
+                    Access<VEC>::load(delta + row * delta_stride + first + c, d);
+#pragma unroll
+                    for (int i = 0; i < VEC; i++) v[k][i] = rounded<bf16>(v[k][i] + d[i]);
+                    Access<VEC>::store(sum + row * x_stride + first + c, v[k]);
+                }
+#pragma unroll
+                for (int i = 0; i < VEC; i++) squares += v[k][i] * v[k][i];
+            }
+        }
+        const float inverse = rsqrtf(team_sum(squares, shared) / groups.width + epsilon);
+#pragma unroll
+        for (int k = 0; k < CHUNKS; k++) {
+            const u32 c = (k * blockDim.x + threadIdx.x) * VEC;
+            if (live && c < groups.width) {
+                float w[VEC];
+                load_weight<VEC>(weight, weight_f32, c, w);
+#pragma unroll
+                for (int i = 0; i < VEC; i++) w[i] *= v[k][i] * inverse;
+                Access<VEC>::store(out + row * out_stride + first + c, w);
+            }
+        }
+    }
+}
+
+// The same for runs of any width: two passes over memory, one block a group.
+template <bool DELTA>
+__device__ void rms_norm_wide(const bf16* delta, u64 delta_stride, const bf16* x, bf16* sum, u64 x_stride,
+                              const void* weight, bool weight_f32, float epsilon, bf16* out, u64 out_stride,
+                              Groups groups) {
+    __shared__ float shared[33];
+    for (u64 g = blockIdx.x; g < groups.n_groups; g += gridDim.x) {
+        const u64 row = g / groups.runs;
+        const u32 first = (u32)(g - row * groups.runs) * groups.width;
+        float squares = 0.0f;
+        for (u32 c = threadIdx.x; c < groups.width; c += blockDim.x) {
+            float v = to_float(x[row * x_stride + first + c]);
+            if (DELTA) {
+                v = rounded<bf16>(v + to_float(delta[row * delta_stride + first + c]));
+                store_one(sum + row * x_stride + first + c, v);
+            }
+            squares += v * v;
+        }
+        const float inverse = rsqrtf(block_sum(squares, shared) / groups.width + epsilon);
+        for (u32 c = threadIdx.x; c < groups.width; c += blockDim.x) {
+            float w;
+            load_weight<1>(weight, weight_f32, c, &w);
+            const bf16* source = DELTA ? sum : x;
+            store_one(out + row * out_stride + first + c, to_float(source[row * x_stride + first + c]) * inverse * w);
+        }
+    }
+}
+
+// d_x = inverse * (w d_out - x inverse^2 / width * sum(w d_out x)), added where `accumulate`.
+// With `partial`, each block writes its sum over its groups of d_out * x * inverse to its row of
+// it; `sum_partials` adds these in order. Several teams a block work with one chunk only.
+template <int VEC, int CHUNKS>
+__device__ void rms_norm_backward(const bf16* x, u64 x_stride, const void* weight, bool weight_f32, float epsilon,
+                                  const bf16* d_out, u64 d_out_stride, bf16* d_x, u64 d_x_stride, bool accumulate,
+                                  float* partial, Groups groups) {
+    __shared__ float shared[33];
+    float d_weight[CHUNKS][VEC] = {};
+    const u64 turns = (groups.n_groups + (u64)gridDim.x * blockDim.y - 1) / ((u64)gridDim.x * blockDim.y);
+    for (u64 turn = 0; turn < turns; turn++) {
+        const u64 g = (turn * gridDim.x + blockIdx.x) * blockDim.y + threadIdx.y;
+        const bool live = g < groups.n_groups;
+        const u64 row = live ? g / groups.runs : 0;
+        const u32 first = live ? (u32)(g - row * groups.runs) * groups.width : 0;
+        float v[CHUNKS][VEC], d[CHUNKS][VEC];
+        float squares = 0.0f, product = 0.0f;
+#pragma unroll
+        for (int k = 0; k < CHUNKS; k++) {
+            const u32 c = (k * blockDim.x + threadIdx.x) * VEC;
+            if (live && c < groups.width) {
+                float w[VEC];
+                Access<VEC>::load(x + row * x_stride + first + c, v[k]);
+                Access<VEC>::load(d_out + row * d_out_stride + first + c, d[k]);
+                load_weight<VEC>(weight, weight_f32, c, w);
+#pragma unroll
+                for (int i = 0; i < VEC; i++) {
+                    squares += v[k][i] * v[k][i];
+                    product += v[k][i] * d[k][i] * w[i];
+                }
+            }
+        }
+        squares = team_sum(squares, shared);
+        product = team_sum(product, shared);
+        const float inverse = rsqrtf(squares / groups.width + epsilon);
+        const float pull = product * inverse * inverse / groups.width;
+#pragma unroll
+        for (int k = 0; k < CHUNKS; k++) {
+            const u32 c = (k * blockDim.x + threadIdx.x) * VEC;
+            if (live && c < groups.width) {
+                float w[VEC], result[VEC];
+                load_weight<VEC>(weight, weight_f32, c, w);
+                if (accumulate) {
+                    Access<VEC>::load(d_x + row * d_x_stride + first + c, result);
+                } else {
+#pragma unroll
+                    for (int i = 0; i < VEC; i++) result[i] = 0.0f;
+                }
+#pragma unroll
+                for (int i = 0; i < VEC; i++) {
+                    result[i] += inverse * (w[i] * d[k][i] - v[k][i] * pull);
+                    d_weight[k][i] += d[k][i] * v[k][i] * inverse;
+                }
+                Access<VEC>::store(d_x + row * d_x_stride + first + c, result);
+            }
+        }
+    }
+    if (partial == nullptr) return;
+    // Small teams add up within their block, in order of teams.
+    __shared__ float teams[256 * VEC];
+    float* mine = partial + (u64)blockIdx.x * groups.width;
+    if (blockDim.y == 1) {
+#pragma unroll
+        for (int k = 0; k < CHUNKS; k++) {
+            const u32 c = (k * blockDim.x + threadIdx.x) * VEC;
+            if (c < groups.width) Access<VEC>::store(mine + c, d_weight[k]);
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < VEC; i++) teams[(threadIdx.y * blockDim.x + threadIdx.x) * VEC + i] = d_weight[0][i];
+    __syncthreads();
+    for (u32 c = threadIdx.y * blockDim.x + threadIdx.x; c < groups.width; c += blockDim.x * blockDim.y) {
+        float total = 0.0f;
+        for (u32 y = 0; y < blockDim.y; y++) total += teams[y * blockDim.x * VEC + c];
+        mine[c] = total;
+    }
+}
+
+// Any width: one block a group, two passes; `partial` rows are the blocks', zeroed here first.
+__device__ void rms_norm_backward_wide(const bf16* x, u64 x_stride, const void* weight, bool weight_f32, float epsilon,
+                                       const bf16* d_out, u64 d_out_stride, bf16* d_x, u64 d_x_stride, bool accumulate,
+                                       float* partial, Groups groups) {
+    __shared__ float shared[33];
+    float* mine = partial == nullptr ? nullptr : partial + (u64)blockIdx.x * groups.width;
+    if (mine != nullptr)
+        for (u32 c = threadIdx.x; c < groups.width; c += blockDim.x) mine[c] = 0.0f;
+    for (u64 g = blockIdx.x; g < groups.n_groups; g += gridDim.x) {
+        const u64 row = g / groups.runs;
+        const u32 first = (u32)(g - row * groups.runs) * groups.width;
+        float squares = 0.0f, product = 0.0f;
+        for (u32 c = threadIdx.x; c < groups.width; c += blockDim.x) {
+            const float v = to_float(x[row * x_stride + first + c]);
+            float w;
+            load_weight<1>(weight, weight_f32, c, &w);
+            squares += v * v;
+            product += v * w * to_float(d_out[row * d_out_stride + first + c]);
+        }
+        squares = block_sum(squares, shared);
+        product = block_sum(product, shared);
+        const float inverse = rsqrtf(squares / groups.width + epsilon);
+        const float pull = product * inverse * inverse / groups.width;
+        for (u32 c = threadIdx.x; c < groups.width; c += blockDim.x) {
+            const float v = to_float(x[row * x_stride + first + c]);
+            const float d = to_float(d_out[row * d_out_stride + first + c]);
+            float w;
+            load_weight<1>(weight, weight_f32, c, &w);
+            bf16* target = d_x + row * d_x_stride + first + c;
+            const float before = accumulate ? to_float(*target) : 0.0f;
+            store_one(target, before + inverse * (w * d - v * pull));
+            // A thread keeps to its columns, so nothing else touches this sum.
+            if (mine != nullptr) mine[c] += d * v * inverse;
+        }
+    }
+}
+
+#define NORM(VEC, CHUNKS)                                                                                              \
+    extern "C" __global__ void __launch_bounds__(1024)                                                                 \
+        rms_norm_##VEC##_##CHUNKS(const bf16* x, u64 x_stride, const void* weight, u32 weight_f32, float epsilon,      \
+                                  bf16* out, u64 out_stride, u32 runs, u32 width, u64 n_groups) {                      \
+        rms_norm<VEC, CHUNKS, false>(nullptr, 0, x, nullptr, x_stride, weight, weight_f32, epsilon, out, out_stride,   \
+                                     Groups{runs, width, n_groups});                                                   \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(1024)                                                                 \
+        add_rms_norm_##VEC##_##CHUNKS(const bf16* delta, u64 delta_stride, bf16* sum, u64 sum_stride,                  \
+                                      const void* weight, u32 weight_f32, float epsilon, bf16* out, u64 out_stride,    \
+                                      u32 runs, u32 width, u64 n_groups) {                                             \
+        rms_norm<VEC, CHUNKS, true>(delta, delta_stride, sum, sum, sum_stride, weight, weight_f32, epsilon, out,       \
+                                    out_stride, Groups{runs, width, n_groups});                                        \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(1024) rms_norm_backward_##VEC##_##CHUNKS(                             \
+        const bf16* x, u64 x_stride, const void* weight, u32 weight_f32, float epsilon, const bf16* d_out,             \
+        u64 d_out_stride, bf16* d_x, u64 d_x_stride, u32 accumulate, float* partial, u32 runs, u32 width,              \
+        u64 n_groups) {                                                                                                \
+        rms_norm_backward<VEC, CHUNKS>(x, x_stride, weight, weight_f32, epsilon, d_out, d_out_stride, d_x, d_x_stride, \
+                                       accumulate, partial, Groups{runs, width, n_groups});                            \
+    }
+NORM(1, 1)
+NORM(8, 1)
+NORM(8, 2)
+
+extern "C" __global__ void __launch_bounds__(1024)
+    rms_norm_wide(const bf16* x, u64 x_stride, const void* weight, u32 weight_f32, float epsilon, bf16* out,
+                  u64 out_stride, u32 runs, u32 width, u64 n_groups) {
+    rms_norm_wide<false>(nullptr, 0, x, nullptr, x_stride, weight, weight_f32, epsilon, out, out_stride,
+                         Groups{runs, width, n_groups});
+}
+extern "C" __global__ void __launch_bounds__(1024)
+    add_rms_norm_wide(const bf16* delta, u64 delta_stride, bf16* sum, u64 sum_stride, const void* weight,
+                      u32 weight_f32, float epsilon, bf16* out, u64 out_stride, u32 runs, u32 width, u64 n_groups) {
+    rms_norm_wide<true>(delta, delta_stride, sum, sum, sum_stride, weight, weight_f32, epsilon, out, out_stride,
+                        Groups{runs, width, n_groups});
+}
+extern "C" __global__ void __launch_bounds__(1024)
+    rms_norm_backward_wide(const bf16* x, u64 x_stride, const void* weight, u32 weight_f32, float epsilon,
+                           const bf16* d_out, u64 d_out_stride, bf16* d_x, u64 d_x_stride, u32 accumulate,
+                           float* partial, u32 runs, u32 width, u64 n_groups) {
+    rms_norm_backward_wide(x, x_stride, weight, weight_f32, epsilon, d_out, d_out_stride, d_x, d_x_stride, accumulate,
+                           partial, Groups{runs, width, n_groups});
+}
+
+// out[c] += sum over rows, in order, of partial[row, c]: the second half of every sum whose order
+// is fixed. Threads of x take columns, threads of y take interleaved rows.
+extern "C" __global__ void __launch_bounds__(1024) sum_partials(const float* partial, float* out, u32 rows, u32 cols) {
+    __shared__ float shared[32][33];
+    const u32 c = blockIdx.x * 32 + threadIdx.x;
+    float sum = 0.0f;
+    if (c < cols)
+        for (u64 row = threadIdx.y; row < rows; row += 32) sum += partial[row * cols + c];
+    shared[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0 && c < cols) {
+        float total = 0.0f;
+        for (int y = 0; y < 32; y++) total += shared[y][threadIdx.x];
+        out[c] += total;
+    }
+}
+
+// partial[block, c] = the sum of the block's rows: rows `blockIdx.y`, `+ gridDim.y`, ... The
+// block is 32 threads of x, VEC columns each, times 8 of y.
+template <typename T, int VEC>
+__device__ void sum_rows(const T* x, u64 stride, float* partial, u32 rows, u32 cols) {
+    __shared__ float shared[8][32 * VEC + 1];
+    const u32 c = (blockIdx.x * 32 + threadIdx.x) * VEC;
+    float sum[VEC] = {};
+    if (c < cols)
+        for (u64 row = blockIdx.y * 8 + threadIdx.y; row < rows; row += gridDim.y * 8) {
+            float v[VEC];
+            Access<VEC>::load(x + row * stride + c, v);
+#pragma unroll
+            for (int i = 0; i < VEC; i++) sum[i] += v[i];
+        }
+#pragma unroll
+    for (int i = 0; i < VEC; i++) shared[threadIdx.y][threadIdx.x * VEC + i] = sum[i];
+    __syncthreads();
+    for (u32 i = threadIdx.y * 32 + threadIdx.x; i < 32 * VEC; i += 256) {
+        const u32 column = blockIdx.x * 32 * VEC + i;
+        if (column >= cols) continue;
+        float total = 0.0f;
+        for (int y = 0; y < 8; y++) total += shared[y][i];
+        partial[(u64)blockIdx.y * cols + column] = total;
+    }
+}
+#define SUM_ROWS(T, t, VEC)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(256)                                                                  \
+        sum_rows_##t##_##VEC(const T* x, u64 stride, float* partial, u32 rows, u32 cols) {                             \
+        sum_rows<T, VEC>(x, stride, partial, rows, cols);                                                              \
+    }
+SUM_ROWS(bf16, b, 1)
+SUM_ROWS(bf16, b, 8)
+SUM_ROWS(float, f, 1)
+SUM_ROWS(float, f, 8)
