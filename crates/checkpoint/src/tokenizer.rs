@@ -130,6 +130,8 @@ pub struct Tokenizer {
     pre: PreTokenization,
     added: AddedTokens,
     bytes: TokenBytes,
+    /// What the model gives for text that it cannot spell; it may be an added token.
+    fallback: Option<u32>,
     meta: Meta,
 }
 
@@ -139,6 +141,8 @@ pub(crate) struct Meta {
     pub(crate) bos: Option<u32>,
     pub(crate) pad: Option<u32>,
     pub(crate) unknown: Option<u32>,
+    /// The one of `eos` that templates know as `eos_token`.
+    pub(crate) eos_token: Option<u32>,
     /// Sorted, without repeats.
     pub(crate) eos: Vec<u32>,
     pub(crate) adds_bos: bool,
@@ -260,6 +264,19 @@ impl Tokenizer {
         &self.meta.templates
     }
 
+    /// The special tokens that templates may name, as transformers gives them: `bos_token`,
+    /// `eos_token`, `unk_token`, `pad_token`, as far as there are any, with their texts.
+    pub fn special_tokens(&self) -> impl Iterator<Item = (&'static str, String)> {
+        [
+            ("bos_token", self.meta.bos),
+            ("eos_token", self.meta.eos_token),
+            ("unk_token", self.meta.unknown),
+            ("pad_token", self.meta.pad),
+        ]
+        .into_iter()
+        .filter_map(|(name, id)| Some((name, self.token_text(id?)?)))
+    }
+
     /// The text of a token by id, for templates that name it (`bos_token`, `eos_token`).
     pub fn token_text(&self, id: u32) -> Option<String> {
         self.added
@@ -270,10 +287,6 @@ impl Tokenizer {
 
     pub(crate) fn meta(&self) -> &Meta {
         &self.meta
-    }
-
-    pub(crate) fn added(&self) -> &AddedTokens {
-        &self.added
     }
 
     /// Encodes `text`, matching added tokens in `masked`: the same characters, except that some are
@@ -383,9 +396,8 @@ impl Tokenizer {
         Ok(out)
     }
 
-    /// The unknown token is what some vocabularies give for text they cannot spell.
     fn is_forbidden(&self, id: u32) -> bool {
-        self.added.is_reserved(id) && self.meta.unknown != Some(id)
+        self.added.is_reserved(id) && self.fallback != Some(id)
     }
 }
 

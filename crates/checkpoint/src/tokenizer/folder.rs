@@ -87,6 +87,7 @@ pub(crate) fn read(folder: &Path) -> Result<Tokenizer, TokenizerError> {
             bos: role("bos_token"),
             pad: role("pad_token"),
             unknown: role("unk_token"),
+            eos_token: role("eos_token"),
             eos,
             adds_bos: false,
             templates: templates(template, config.get("chat_template"))?,
@@ -140,12 +141,12 @@ pub(crate) fn build(
         normalizer,
         added,
         bytes,
+        fallback: None,
         meta: Meta::default(),
     };
+    tokenizer.fallback = unknown.and_then(|text| tokenizer.token_id(&text));
     let mut meta = meta(&tokenizer)?;
-    meta.unknown = meta
-        .unknown
-        .or_else(|| unknown.and_then(|text| tokenizer.token_id(&text)));
+    meta.unknown = meta.unknown.or(tokenizer.fallback);
     // What the file's post-processor puts in front of an empty text is what it puts before any.
     if let Ok(encoding) = parts.encode_fast("", true) {
         meta.adds_bos |= meta.bos.is_some() && encoding.get_ids().first() == meta.bos.as_ref();

@@ -79,6 +79,7 @@ pub(crate) fn build(vocabulary: &GgufVocabulary) -> Result<Tokenizer, TokenizerE
             bos: vocabulary.bos,
             pad: vocabulary.padding,
             unknown: vocabulary.unknown,
+            eos_token: vocabulary.eos,
             eos,
             adds_bos: adds_bos(vocabulary),
             templates: default
