@@ -10,6 +10,7 @@ pub mod dequantise;
 pub mod export;
 pub mod file;
 pub mod gguf;
+pub mod hub;
 pub mod names;
 pub mod packaged;
 pub mod rope;
