@@ -20,7 +20,7 @@ pub use adapter::{Adapter, AdapterConfig, AdapterPart, Group, GroupAdapter, Laye
 pub use batch::PackedBatch;
 pub use full::{FullTuning, LayerGradients};
 pub use load::LoadOptions;
-pub use parameters::{PARAMETER_ALIGNMENT, Parameter, Parameters};
+pub use parameters::{PARAMETER_ALIGNMENT, Parameter, Parameters, parameter_bytes};
 pub use plan::{Keep, MemoryPlan, PlanRequest};
 pub use train::{Chunk, Policy, ScoreOptions, Scored, Scores, TrainingPass};
 pub use value::ValueHead;

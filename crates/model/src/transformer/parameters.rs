@@ -79,17 +79,6 @@ impl<S: Send + Sync + std::fmt::Debug + 'static> Parameters<S> {
         })
     }
 
-    /// Bytes that a set of these entries takes on a device of this activation type, before it is
-    /// made: values, masters and gradients.
-    pub fn n_bytes_of(entries: &[Parameter], activation: DType) -> usize {
-        let (len, _) = place(&mut entries.to_vec());
-        let per_element = match activation {
-            DType::F32 => 8,
-            other => 8 + other.size(),
-        };
-        len * per_element
-    }
-
     /// The entries, in the order they were given.
     pub fn entries(&self) -> &[Parameter] {
         &self.entries
@@ -190,6 +179,17 @@ impl<S: Send + Sync + std::fmt::Debug + 'static> Parameters<S> {
     pub fn clear_gradients<D: Device<Storage = S>>(&self, device: &D) -> Result<()> {
         Ok(device.fill_zero(&self.gradients)?)
     }
+}
+
+/// Bytes that a set of these entries takes on a device of this activation type, before it is made:
+/// values, masters and gradients.
+pub fn parameter_bytes(entries: &[Parameter], activation: DType) -> usize {
+    let (len, _) = place(&mut entries.to_vec());
+    let per_element = match activation {
+        DType::F32 => 8,
+        other => 8 + other.size(),
+    };
+    len * per_element
 }
 
 /// Gives each entry its range, the decaying ones first; returns the length of the tensors and of

@@ -1,5 +1,7 @@
 //! The transformer and its training pass against PyTorch, and against itself.
 #![allow(clippy::unwrap_used)]
 
+mod equivalence;
 mod fixture;
+mod plan;
 mod reference;
