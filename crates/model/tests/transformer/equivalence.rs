@@ -74,7 +74,7 @@ fn recomputed_equals_kept_bit_for_bit() {
     for name in NAMES {
         let setup = setup(name);
         let batch = setup.fixture.batch();
-        let mut run = |keep| {
+        let run = |keep| {
             let mut pass = setup.pass(4, keep);
             let scores = pass
                 .supervised(setup.policy(), &batch, batch.total_weight())
