@@ -169,7 +169,8 @@ fn key_value_gradient(
         )?,
         Packing::Packed { .. } => {
             // cuDNN multiplies the offsets of the gradient by the group's size to find those of
-            // this buffer, so its rows must be exactly that many times as long.
+            // this buffer, so its rows must be exactly that many times as long. With offsets of
+            // its own the kernel reads and writes elsewhere.
             let [b, h, r, c] = gradient.strides;
             let (source, row) = match by_query_head {
                 Operand::DvHeads => (Operand::Dv, shape.strides.dv),
@@ -178,7 +179,7 @@ fn key_value_gradient(
             let offsets = form.offsets_of(source, row)?;
             scratch.push(Scratch {
                 operand: by_query_head,
-                bytes: 4 * shape.tokens * row * group as usize,
+                bytes: 2 * shape.tokens * row * group as usize,
             });
             form.graph.ragged_tensor(
                 by_query_head as i64,

@@ -274,6 +274,9 @@ impl Graph {
                 }
             }
         }
+        if refusals.is_empty() {
+            refusals.push("none is offered".to_owned());
+        }
         Err(CudnnError::NoEngine {
             refusals: refusals.join("; "),
         })

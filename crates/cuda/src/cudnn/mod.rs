@@ -29,7 +29,7 @@ use thiserror::Error;
 
 use backward::Scratch;
 use descriptor::{Address, Descriptor, HandleValue, attribute, kind};
-use graph::{Graph, Plan};
+use graph::{ALIGNMENT, Graph, Plan};
 use library::{Library, RawHandle};
 use shape::{Form, IndexLayout, OFFSETS_ID, Operand};
 
@@ -255,9 +255,11 @@ impl Cudnn {
         Ok(Self::with(library, device, Some(Mutex::new(handle))))
     }
 
-    /// Opens cuDNN to plan for a device that is only described, so on a machine without it:
-    /// workspace sizes can be asked for, nothing can run. `description` is the JSON that
-    /// cuDNN itself writes of a device.
+    /// Opens cuDNN to plan for a device that is only described: shapes can be tried and their
+    /// workspace sizes asked for, nothing can run. `description` is the JSON that
+    /// [`Self::device_description`] gives. Plans load their kernels as they compile them, so
+    /// the driver's `libcuda.so.1`, or a stand-in that reports success, must be there all the
+    /// same; without it there is no engine for any shape.
     pub fn for_described_device(
         description: &str,
         folders: &[PathBuf],
@@ -439,9 +441,9 @@ impl AttentionPlan {
     /// stream's next synchronisation.
     ///
     /// # Safety
-    /// The memory is there, in the context that cuDNN was loaded for, and stays until the stream
-    /// has passed the run; what is written is used by nothing else meanwhile. `index` holds what
-    /// [`Self::index`] gave for a packed plan.
+    /// The context that cuDNN was loaded for is current on the calling thread. The memory is
+    /// there, in that context, and stays until the stream has passed the run; what is written is
+    /// used by nothing else meanwhile. `index` holds what [`Self::index`] gave for a packed plan.
     pub unsafe fn forward(&self, pointers: &ForwardPointers) -> Result<(), CudnnError> {
         let operands = [
             (Operand::Q, pointers.q),
@@ -507,6 +509,15 @@ impl AttentionPlan {
                 reason: "the plan is for a device that is only described",
             });
         };
+        let given = operands.iter().map(|&(_, address)| address);
+        if given
+            .chain([workspace, index])
+            .any(|address| !address.is_multiple_of(ALIGNMENT as u64))
+        {
+            return Err(CudnnError::Use {
+                reason: "addresses must be multiples of 16 bytes",
+            });
+        }
         let device = |address: u64| Address(address as usize as *mut c_void);
         let mut addresses: Vec<(i64, Address)> = operands
             .iter()

@@ -6,6 +6,10 @@ use super::CudnnError;
 use super::descriptor::DataType;
 use super::graph::{ALIGNMENT, Graph, Tensor};
 
+/// Bounds of sizes, far beyond any device, within which no product of them overflows.
+const MOST_ELEMENTS: usize = 1 << 24;
+const MOST_HEADS: usize = 1 << 12;
+
 /// Causal grouped-query attention over rows of heads, in bf16.
 ///
 /// Queries are `[tokens, query_heads, head_dim]`, keys and values `[tokens, key_value_heads,
@@ -31,7 +35,9 @@ pub struct AttentionShape {
     /// Whether a backward plan is needed too.
     pub backward: bool,
     /// Whether the gradients must have the same bits on every run. cuDNN's usual backward adds
-    /// up the queries' gradients with atomics, so their last bits vary; the exact one is slower.
+    /// up the queries' gradients in whatever order blocks of keys come, so from some length on
+    /// their last bits vary. The other one is hardly slower but keeps the gradients of all
+    /// scores: 2 bytes × query heads × tokens² of workspace.
     pub deterministic: bool,
 }
 
@@ -54,6 +60,10 @@ pub enum Packing {
 
 /// Distances in elements between neighbouring rows of each operand: `heads × head_dim` where an
 /// operand stands alone, more where it is a slice of a fused buffer. Multiples of 8.
+///
+/// The backward of packed sequences with grouped queries takes workspace in proportion to the
+/// strides of `dq`, `dk` and `dv`, about `4 tokens (dq + group (dk + dv) / 2)` bytes, so dense
+/// gradients need much less of it than fused ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowStrides {
     /// Of the queries.
@@ -138,6 +148,12 @@ impl AttentionShape {
         if self.tokens == 0 || self.query_heads == 0 || self.key_value_heads == 0 {
             return refuse(format!("{self:?} is empty"));
         }
+        if self.tokens > MOST_ELEMENTS || self.query_heads > MOST_HEADS {
+            return refuse(format!(
+                "{} tokens and {} heads exceed {MOST_ELEMENTS} and {MOST_HEADS}",
+                self.tokens, self.query_heads
+            ));
+        }
         if !self.query_heads.is_multiple_of(self.key_value_heads) {
             return refuse(format!(
                 "{} query heads are no multiple of {} key/value heads",
@@ -170,15 +186,17 @@ impl AttentionShape {
                     "row stride {stride} of {name} is below its row of {row} or no multiple of 8"
                 ));
             }
-            if stride
-                .checked_mul(self.tokens)
-                .is_none_or(|n| n > i64::MAX as usize / 8)
-            {
-                return refuse(format!("{name} exceeds the address space"));
+            if stride > MOST_ELEMENTS {
+                return refuse(format!(
+                    "row stride {stride} of {name} exceeds {MOST_ELEMENTS}"
+                ));
             }
         }
         if let Packing::Packed { sequences, longest } = self.packing
-            && (sequences == 0 || longest == 0 || longest > self.tokens)
+            && (sequences == 0
+                || sequences > MOST_ELEMENTS
+                || longest == 0
+                || longest > self.tokens)
         {
             return refuse(format!(
                 "{sequences} sequences of up to {longest} of {} tokens",

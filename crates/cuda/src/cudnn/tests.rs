@@ -88,7 +88,7 @@ fn shapes_that_do_not_fit_are_refused_with_their_values() {
                 tokens: usize::MAX / 4,
                 ..shape
             },
-            "address space",
+            "exceed 16777216",
         ),
         (packed(4, 513), "up to 513 of 512"),
         (packed(0, 5), "0 sequences"),
