@@ -165,3 +165,52 @@ extern "C" __global__ void __launch_bounds__(256)
         Access<8>::store(out + unit * 8, v);
     }
 }
+
+// out[row] = row ids[row] of a quantised table, `cols` a multiple of 8; a row beyond the table
+// becomes NaN. `unpack(unit, v)` gives the eight elements from `unit * 8` on.
+template <typename Unpack>
+__device__ void embed_quantised(Unpack unpack, const u32* ids, u32 n_table, bf16* out, u64 stride, u32 rows, u32 cols) {
+    for (u64 row = blockIdx.x * blockDim.y + threadIdx.y; row < rows; row += gridDim.x * blockDim.y) {
+        const u64 id = ids[row];
+        for (u32 c = (blockIdx.y * blockDim.x + threadIdx.x) * 8; c < cols; c += gridDim.y * blockDim.x * 8) {
+            float v[8];
+            if (id < n_table) {
+                unpack((id * cols + c) / 8, v);
+            } else {
+#pragma unroll
+                for (int i = 0; i < 8; i++) v[i] = NAN;
+            }
+            Access<8>::store(out + row * stride + c, v);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    embed_nf4(const u32* codes, const float* maxima, const u32* ids, u32 n_table, bf16* out, u64 stride, u32 rows,
+              u32 cols) {
+    const auto unpack = [=](u64 unit, float* v) {
+        for (int i = 0; i < 8; i++)
+            v[i] = NF4[(codes[unit] >> (i / 2 * 8 + (i % 2 == 0 ? 4 : 0))) & 15u] * maxima[unit / 8];
+    };
+    embed_quantised(unpack, ids, n_table, out, stride, rows, cols);
+}
+extern "C" __global__ void __launch_bounds__(256)
+    embed_nf4_double(const u32* codes, const u8* maxima, const float* second_maxima, const float* map, float offset,
+                     const u32* ids, u32 n_table, bf16* out, u64 stride, u32 rows, u32 cols) {
+    const auto unpack = [=](u64 unit, float* v) {
+        const float max = nf4_maximum<true>(maxima, second_maxima, map, offset, unit / 8);
+        for (int i = 0; i < 8; i++)
+            v[i] = NF4[(codes[unit] >> (i / 2 * 8 + (i % 2 == 0 ? 4 : 0))) & 15u] * max;
+    };
+    embed_quantised(unpack, ids, n_table, out, stride, rows, cols);
+}
+extern "C" __global__ void __launch_bounds__(256)
+    embed_int8(const u32* codes, const float* scales, const u32* ids, u32 n_table, bf16* out, u64 stride, u32 rows,
+               u32 cols) {
+    const auto unpack = [=](u64 unit, float* v) {
+        const float scale = scales[unit / 4];
+        for (int i = 0; i < 8; i++)
+            v[i] = (float)((int)(codes[2 * unit + i / 4] << (24 - 8 * (i % 4))) >> 24) * scale;
+    };
+    embed_quantised(unpack, ids, n_table, out, stride, rows, cols);
+}

@@ -127,7 +127,7 @@ impl Cuda {
             lse,
         )?;
         let kernels = self.attention_kernels(OPERATION, heads.dim)?;
-        let scratch = self.scratch(Purpose::Attention, AttentionKernels::scratch_bytes(&shape))?;
+        let scratch = self.scratch(Purpose::Attention, kernels.scratch_bytes(&shape))?;
         let rows = BackwardRows {
             q: self.token_rows(q),
             k: self.token_rows(k),
@@ -153,11 +153,20 @@ impl Cuda {
     }
 
     pub(crate) fn attention_bytes(&self, heads: Heads, n_tokens: usize, backward: bool) -> usize {
-        if backward {
-            heads.n_query * n_tokens * size_of::<f32>()
-        } else {
-            0
+        if !backward {
+            return 0;
         }
+        let shape = AttentionShape {
+            tokens: n_tokens,
+            n_sequences: 1,
+            q_heads: heads.n_query,
+            kv_heads: heads.n_kv,
+            head_dim: heads.dim,
+            scale: 1.0,
+        };
+        // Where there are no kernels for these heads, attention itself says so.
+        self.attention_kernels("attention", heads.dim)
+            .map_or(0, |kernels| kernels.scratch_bytes(&shape))
     }
 
     #[allow(clippy::too_many_arguments)]

@@ -301,44 +301,40 @@ impl Cuda {
     }
 
     fn dequantise(&self, part: &Part, first: usize, n: usize, out: u64) -> Result<()> {
+        let (kernel, mut arguments) = self.quantised_arguments(part);
+        arguments.extend_from_slice(words![first, n, out]);
+        let blocks = (n / 8).div_ceil(256 * 4);
+        let grid = (grid_x(blocks)?.min(self.n_multiprocessors() * 32), 1, 1);
+        // SAFETY: the elements are within the part, and `out` has room for them.
+        unsafe {
+            self.launch(
+                "dequantise a matrix",
+                Family::Quantised,
+                &format!("dequantise_{kernel}"),
+                grid,
+                (256, 1, 1),
+                &arguments,
+            )
+        }
+    }
+
+    /// The ending of the kernels that read a part, and their first arguments.
+    pub(crate) fn quantised_arguments(&self, part: &Part) -> (&'static str, Vec<u64>) {
         let codes = part.codes.pointer();
-        let launch = |name: &str, arguments: &[u64]| {
-            let blocks = (n / 8).div_ceil(256 * 4);
-            let grid = (grid_x(blocks)?.min(self.n_multiprocessors() * 32), 1, 1);
-            // SAFETY: the elements are within the part, and `out` has room for them.
-            unsafe {
-                self.launch(
-                    "dequantise a matrix",
-                    Family::Quantised,
-                    name,
-                    grid,
-                    (256, 1, 1),
-                    arguments,
-                )
-            }
-        };
         match &part.scales {
-            Scales::Nf4(maxima) => launch(
-                "dequantise_nf4",
-                words![codes, maxima.pointer(), first, n, out],
-            ),
-            Scales::Nf4Double(maxima, second, offset) => launch(
-                "dequantise_nf4_double",
+            Scales::Nf4(maxima) => ("nf4", words![codes, maxima.pointer()].to_vec()),
+            Scales::Nf4Double(maxima, second, offset) => (
+                "nf4_double",
                 words![
                     codes,
                     maxima.pointer(),
                     second.pointer(),
                     self.maps().pointer(),
-                    *offset,
-                    first,
-                    n,
-                    out
-                ],
+                    *offset
+                ]
+                .to_vec(),
             ),
-            Scales::Int8(scales) => launch(
-                "dequantise_int8",
-                words![codes, scales.pointer(), first, n, out],
-            ),
+            Scales::Int8(scales) => ("int8", words![codes, scales.pointer()].to_vec()),
         }
     }
 }

@@ -3,7 +3,7 @@
 use temper_model::device::Result;
 use temper_model::tensor::DType;
 
-use super::{T, V, check_activations, check_size, check_tensor, shape, vector_width};
+use super::{T, V, check_activations, check_size, check_tensor, shape, vector_width, walk};
 use crate::cuda::Cuda;
 use crate::launch::{Family, words};
 use crate::matrix::{Matrix, Weights};
@@ -13,10 +13,44 @@ impl Cuda {
         const OPERATION: &str = "embed";
         match &table.weights {
             Weights::Dense(tensor) => self.op_gather_rows(&tensor.view(table.cols), ids, out),
-            Weights::Quantised(_) => Err(self.unsupported(
-                OPERATION,
-                "the table of an embedding is kept dense".to_owned(),
-            )),
+            Weights::Quantised(parts) => {
+                check_activations(OPERATION, &[out])?;
+                check_size(OPERATION, out.rows(), out.cols())?;
+                check_tensor(OPERATION, "ids", ids, DType::U32, out.rows())?;
+                if out.rows() == 0 {
+                    return Ok(());
+                }
+                let [part] = parts.as_slice() else {
+                    return Err(self.unsupported(OPERATION, "a table of several parts".into()));
+                };
+                if out.cols() != table.cols || vector_width(&[out]) != 8 {
+                    return Err(shape(
+                        OPERATION,
+                        format!("rows of {} to rows of {}", table.cols, out.cols()),
+                    ));
+                }
+                let (kernel, mut arguments) = self.quantised_arguments(part);
+                arguments.extend_from_slice(words![
+                    self.pointer(ids),
+                    table.rows,
+                    self.at(out),
+                    out.stride(),
+                    out.rows(),
+                    out.cols()
+                ]);
+                let (grid, block) = walk(out.rows(), out.cols() / 8);
+                // SAFETY: the view lies within its tensor; the kernel checks the ids.
+                unsafe {
+                    self.launch(
+                        OPERATION,
+                        Family::Quantised,
+                        &format!("embed_{kernel}"),
+                        grid,
+                        block,
+                        &arguments,
+                    )
+                }
+            }
         }
     }
 
