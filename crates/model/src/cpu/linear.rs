@@ -1,11 +1,11 @@
 //! Products with matrices of weights, and of activations with each other.
 
-use gemm::{Parallelism, gemm};
-
 use super::{
     Cpu,
     copy::add_scaled_row,
-    matrix::{CpuMatrix, Weights, dense},
+    int8,
+    matrix::{CpuMatrix, Part, Weights},
+    product::{Right, product, transposed},
     storage::{CpuStorage, Rows, apart, equal, is_shape, shape},
 };
 use crate::{
@@ -13,86 +13,8 @@ use crate::{
     tensor::{Tensor, View},
 };
 
-/// Rows of weights that one task multiplies with.
-const TASK_ROWS: usize = 64;
-/// Columns of an output that one task computes.
-const TASK_COLS: usize = 64;
-
-/// A matrix with both strides, for the product.
-#[derive(Clone, Copy)]
-struct Operand {
-    pointer: *const f32,
-    row_stride: isize,
-    col_stride: isize,
-}
-
-impl Operand {
-    fn of(rows: Rows<f32>, transposed: bool) -> Self {
-        let stride = rows.stride as isize;
-        Operand {
-            pointer: rows.pointer(),
-            row_stride: if transposed { 1 } else { stride },
-            col_stride: if transposed { stride } else { 1 },
-        }
-    }
-
-    fn rows_at(self, row: usize) -> Self {
-        Operand {
-            pointer: self.pointer.wrapping_offset(row as isize * self.row_stride),
-            ..self
-        }
-    }
-
-    fn cols_at(self, col: usize) -> Self {
-        Operand {
-            pointer: self.pointer.wrapping_offset(col as isize * self.col_stride),
-            ..self
-        }
-    }
-}
-
-// SAFETY: a checked range that nobody writes to while a product runs.
-unsafe impl Send for Operand {}
-// SAFETY: as above.
-unsafe impl Sync for Operand {}
-
-/// `out[m, n] = scale * a[m, k] b[k, n]`, plus what it held where `accumulate`.
-///
-/// # Safety
-/// The operands and the output lie in memory, and the output overlaps neither.
-unsafe fn product(
-    (m, n, k): (usize, usize, usize),
-    a: Operand,
-    b: Operand,
-    scale: f32,
-    out: Rows<f32>,
-    accumulate: bool,
-) {
-    // SAFETY: by this function's own contract.
-    unsafe {
-        gemm(
-            m,
-            n,
-            k,
-            out.pointer(),
-            1,
-            out.stride as isize,
-            accumulate,
-            a.pointer,
-            a.col_stride,
-            a.row_stride,
-            b.pointer,
-            b.col_stride,
-            b.row_stride,
-            1.0,
-            scale,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
-    }
-}
+/// Rows of weights that are dequantised together on the way back.
+const GROUP_ROWS: usize = 1024;
 
 impl Cpu {
     pub(super) fn linear_forward(
@@ -117,43 +39,33 @@ impl Cpu {
                 Ok(bias)
             })
             .transpose()?;
-        if x.rows == 0 {
-            return Ok(());
-        }
-        for part in w.parts() {
-            let n_tasks = part.rows.div_ceil(TASK_ROWS);
-            self.pool().run(n_tasks, &|task| {
-                let rows = task * TASK_ROWS..((task + 1) * TASK_ROWS).min(part.rows);
-                let mut scratch = Vec::new();
-                let weights = match &part.weights {
-                    Weights::Dense(tensor) => {
-                        &dense(tensor)[rows.start * part.cols..rows.end * part.cols]
-                    }
-                    _ => {
-                        scratch.resize(rows.len() * part.cols, 0.0);
-                        part.decode(rows.clone(), &mut scratch);
-                        &scratch[..]
-                    }
-                };
-                let b = Operand {
-                    pointer: weights.as_ptr(),
-                    row_stride: 1,
-                    col_stride: part.cols as isize,
-                };
-                let out = out.columns(part.start + rows.start, rows.len());
-                // SAFETY: shapes and disjointness are checked above; each task has its own
-                // columns of the output.
-                unsafe {
-                    product(
-                        (x.rows, rows.len(), x.cols),
-                        Operand::of(x, false),
-                        b,
-                        1.0,
-                        out,
-                        accumulate,
-                    );
-                }
+        let any_packed = |part: &Part| matches!(part.weights, Weights::Packed(_));
+        let activations = self
+            .activations()
+            .filter(|_| w.parts().iter().any(any_packed))
+            .map(|mut activations| {
+                activations.round(self.pool(), x);
+                activations
             });
+        for part in w.parts() {
+            let out = out.columns(part.start, part.rows);
+            let right = match (&part.weights, &activations) {
+                (Weights::Packed(packed), Some(activations)) => {
+                    // SAFETY: shapes and disjointness are checked above, and the device hands
+                    // activations out only where they are supported.
+                    unsafe {
+                        int8::product(self.pool(), activations, x, packed, out, accumulate);
+                    }
+                    continue;
+                }
+                (Weights::Dense(tensor), _) => {
+                    Right::Transposed(Rows::of(operation, &tensor.view(part.cols))?)
+                }
+                (Weights::Packed(packed), None) => Right::Packed(packed),
+                _ => Right::Weights(part),
+            };
+            // SAFETY: shapes and disjointness are checked above.
+            unsafe { product(self.pool(), x, right, 1.0, out, accumulate) };
         }
         if let Some(bias) = bias {
             self.rows((out.rows, out.cols), |i| {
@@ -184,37 +96,29 @@ impl Cpu {
                 unsafe { d_x.row_mut(i) }.fill(0.0);
             });
         }
-        if d_out.rows == 0 {
-            return Ok(());
-        }
-        let mut scratch = Vec::new();
+        let mut scratch = self.scratch();
         for part in w.parts() {
-            let group = match &part.weights {
-                Weights::Dense(_) => part.rows.max(1),
-                _ => 4 * TASK_ROWS,
-            };
-            for start in (0..part.rows).step_by(group) {
-                let rows = start..(start + group).min(part.rows);
-                let weights = match &part.weights {
-                    Weights::Dense(tensor) => dense(tensor),
-                    _ => {
-                        scratch.resize(rows.len() * part.cols, 0.0);
-                        let decoded = Rows::over(&mut scratch, part.cols);
-                        self.pool().run(rows.len(), &|i| {
-                            // SAFETY: each task has its own row.
-                            let out = unsafe { decoded.row_mut(i) };
-                            part.decode(start + i..start + i + 1, out);
-                        });
-                        &scratch[..]
-                    }
-                };
-                let b = Operand {
-                    pointer: weights.as_ptr(),
-                    row_stride: part.cols as isize,
-                    col_stride: 1,
-                };
-                let a = Operand::of(d_out, false).cols_at(part.start + start);
-                self.product_in_tasks((d_x.rows, d_x.cols, rows.len()), a, b, 1.0, d_x, true);
+            if let Weights::Dense(tensor) = &part.weights {
+                let weights = Rows::of(operation, &tensor.view(part.cols))?;
+                let d_out = d_out.columns(part.start, part.rows);
+                // SAFETY: shapes and disjointness are checked above.
+                unsafe { product(self.pool(), d_out, Right::Plain(weights), 1.0, d_x, true) };
+                continue;
+            }
+            for start in (0..part.rows).step_by(GROUP_ROWS) {
+                let n_rows = GROUP_ROWS.min(part.rows - start);
+                if scratch.len() < n_rows * part.cols {
+                    scratch.resize(n_rows * part.cols, 0.0);
+                }
+                let weights = Rows::over(&mut scratch[..n_rows * part.cols], part.cols);
+                self.rows((n_rows, part.cols * 2), |i| {
+                    // SAFETY: each task has its own row.
+                    let out = unsafe { weights.row_mut(i) };
+                    part.decode(start + i..start + i + 1, out);
+                });
+                let d_out = d_out.columns(part.start + start, n_rows);
+                // SAFETY: shapes and disjointness are checked above.
+                unsafe { product(self.pool(), d_out, Right::Plain(weights), 1.0, d_x, true) };
             }
         }
         Ok(())
@@ -251,43 +155,21 @@ impl Cpu {
         is_shape(operation, "output", out, m, n)?;
         apart(operation, "an operand and output", out, a)?;
         apart(operation, "an operand and output", out, b)?;
-        let (a, b) = (Operand::of(a, a_transposed), Operand::of(b, b_transposed));
-        self.product_in_tasks((m, n, k), a, b, scale, out, accumulate);
+        let mut scratch = self.scratch();
+        let left = if a_transposed {
+            // SAFETY: nothing writes to the operand now; the scratch is held to the end.
+            unsafe { transposed(self.pool(), a, &mut scratch) }
+        } else {
+            a
+        };
+        let right = if b_transposed {
+            Right::Transposed(b)
+        } else {
+            Right::Plain(b)
+        };
+        // SAFETY: shapes and disjointness are checked above.
+        unsafe { product(self.pool(), left, right, scale, out, accumulate) };
         Ok(())
-    }
-
-    /// The product by columns of the output, whose widths do not depend on the number of threads.
-    fn product_in_tasks(
-        &self,
-        (m, n, k): (usize, usize, usize),
-        a: Operand,
-        b: Operand,
-        scale: f32,
-        out: Rows<f32>,
-        accumulate: bool,
-    ) {
-        if m == 0 || n == 0 {
-            return;
-        }
-        let by_rows = m > n;
-        let width = if by_rows { m } else { n };
-        let n_tasks = width.div_ceil(TASK_COLS);
-        self.pool().run(n_tasks, &|task| {
-            let range = task * TASK_COLS..((task + 1) * TASK_COLS).min(width);
-            // SAFETY: shapes and disjointness are the callers' checks; each task has its own part
-            // of the output.
-            unsafe {
-                if by_rows {
-                    let out = out.row_range(range.start, range.len());
-                    let a = a.rows_at(range.start);
-                    product((range.len(), n, k), a, b, scale, out, accumulate);
-                } else {
-                    let out = out.columns(range.start, range.len());
-                    let b = b.cols_at(range.start);
-                    product((m, range.len(), k), a, b, scale, out, accumulate);
-                }
-            }
-        });
     }
 }
 
@@ -419,10 +301,7 @@ mod tests {
                     .unwrap();
                 let alone = values(&cpu, alone.tensor());
                 for (a, b) in alone.iter().zip(&together[i * n_out..]) {
-                    assert!(
-                        (a - b).abs() <= 1e-5 * a.abs().max(1.0),
-                        "{format:?}: {a} {b}"
-                    );
+                    assert_eq!(a, b, "{format:?}");
                 }
             }
         }

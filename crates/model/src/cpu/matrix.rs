@@ -11,6 +11,8 @@ use temper_checkpoint::{
 use super::{
     Cpu,
     nf4::Nf4,
+    packed::{BLOCK, Layout, Panel, pack},
+    simd::LANES,
     storage::{CpuStorage, Rows, apart, shape},
 };
 use crate::{
@@ -46,8 +48,25 @@ pub(super) enum Weights {
         encoding: Encoding,
         bytes: Tensor<CpuStorage>,
     },
+    /// Blocks of 32, laid out for vectors.
+    Packed(PackedWeights),
     /// 4-bit NormalFloat.
     Nf4(Nf4),
+}
+
+/// Block-quantised rows in panels of 16.
+#[derive(Debug)]
+pub(super) struct PackedWeights {
+    pub layout: Layout,
+    pub n_blocks: usize,
+    bytes: Tensor<CpuStorage>,
+}
+
+impl PackedWeights {
+    /// Sixteen rows.
+    pub fn panel(&self, i: usize) -> Panel<'_> {
+        Panel::of(self.layout, self.n_blocks, byte_slice(&self.bytes), i)
+    }
 }
 
 impl CpuMatrix {
@@ -96,6 +115,7 @@ impl Part {
         match &self.weights {
             Weights::Dense(tensor) => tensor.n_bytes(),
             Weights::Blocks { bytes, .. } => bytes.n_bytes(),
+            Weights::Packed(packed) => packed.bytes.n_bytes(),
             Weights::Nf4(nf4) => nf4.n_bytes(),
         }
     }
@@ -110,6 +130,11 @@ impl Part {
                 let row_bytes = self.cols / encoding.block_len() * encoding.block_bytes();
                 let bytes = &byte_slice(bytes)[rows.start * row_bytes..rows.end * row_bytes];
                 dequantise(*encoding, bytes, out);
+            }
+            Weights::Packed(packed) => {
+                for (i, out) in rows.zip(out.chunks_exact_mut(self.cols.max(1))) {
+                    packed.panel(i / LANES).decode_row(i % LANES, out);
+                }
             }
             Weights::Nf4(nf4) => nf4.decode(rows.start * self.cols, out),
         }
@@ -173,14 +198,7 @@ impl Cpu {
     fn take_weights(&self, view: &TensorView<'_>, format: WeightFormat) -> Result<Weights> {
         match format {
             WeightFormat::AsStored if view.encoding != Encoding::F32 => {
-                let tensor = self.allocate(DType::U8, view.bytes.len())?;
-                let bytes = Rows::<u8>::of_tensor("matrix", &tensor)?;
-                // SAFETY: the tensor is fresh, so nobody else has it.
-                unsafe { bytes.row_mut(0) }.copy_from_slice(&view.bytes);
-                Ok(Weights::Blocks {
-                    encoding: view.encoding,
-                    bytes: tensor,
-                })
+                self.encoded_weights(view.encoding, view.columns(), &view.bytes)
             }
             WeightFormat::Dense | WeightFormat::AsStored => self.dense_weights(view),
             WeightFormat::Int8 if !view.columns().is_multiple_of(32) => self.dense_weights(view),
@@ -208,10 +226,7 @@ impl Cpu {
         let encoding = Encoding::Q8_0;
         let cols = view.columns();
         let n_bytes = view.n_elements() / encoding.block_len() * encoding.block_bytes();
-        let tensor = self.allocate(DType::U8, n_bytes)?;
-        let bytes = Rows::<u8>::of_tensor("matrix", &tensor)?;
-        // SAFETY: the tensor is fresh, so nobody else has it.
-        let bytes = unsafe { bytes.row_mut(0) };
+        let mut bytes = vec![0; n_bytes];
         let row_bytes = cols / encoding.block_len() * encoding.block_bytes();
         let mut row = vec![0.0; cols];
         for (i, bytes) in bytes.chunks_exact_mut(row_bytes.max(1)).enumerate() {
@@ -221,10 +236,37 @@ impl Cpu {
                 int8_block(values, block);
             }
         }
-        Ok(Weights::Blocks {
-            encoding,
+        self.encoded_weights(encoding, cols, &bytes)
+    }
+
+    /// Takes encoded rows over, in panels where there is a layout for the encoding.
+    fn encoded_weights(&self, encoding: Encoding, cols: usize, rows: &[u8]) -> Result<Weights> {
+        let Some(layout) = Layout::of(encoding) else {
+            let tensor = self.allocate(DType::U8, rows.len())?;
+            self.restore(rows, &tensor)?;
+            return Ok(Weights::Blocks {
+                encoding,
+                bytes: tensor,
+            });
+        };
+        let n_blocks = cols / BLOCK;
+        let row_bytes = n_blocks * encoding.block_bytes();
+        let n_panels = rows
+            .len()
+            .checked_div(row_bytes)
+            .unwrap_or(0)
+            .div_ceil(LANES);
+        let tensor = self.allocate(DType::U8, n_panels * layout.panel_bytes(n_blocks))?;
+        let bytes = Rows::<u8>::of_tensor("matrix", &tensor)?;
+        // SAFETY: the tensor is fresh, so nobody else has it.
+        pack(encoding, layout, n_blocks, rows, unsafe {
+            bytes.row_mut(0)
+        });
+        Ok(Weights::Packed(PackedWeights {
+            layout,
+            n_blocks,
             bytes: tensor,
-        })
+        }))
     }
 
     pub(super) fn matrix_over_tensor(

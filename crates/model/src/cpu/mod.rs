@@ -9,12 +9,15 @@ mod cache;
 mod copy;
 mod eight_bit;
 mod embed;
+mod int8;
 mod linear;
 mod log_softmax;
 mod matrix;
 mod nf4;
 mod optimizer;
+mod packed;
 mod pool;
+mod product;
 mod rms_norm;
 mod rotary;
 mod sample;
@@ -23,12 +26,14 @@ mod storage;
 mod swiglu;
 #[cfg(test)]
 mod tests;
+mod tile;
 mod transfer;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use temper_checkpoint::tensor::TensorView;
 
+use self::int8::Activations;
 pub use self::{matrix::CpuMatrix, storage::CpuStorage};
 use self::{pool::Pool, storage::Meter};
 use crate::{
@@ -45,8 +50,8 @@ pub enum CpuMath {
     /// f32 activations times dequantised weights.
     #[default]
     Exact,
-    /// Activations rounded to 8 bits in blocks where the weights are quantised: faster, and as
-    /// exact as the other engines that do so.
+    /// Activations rounded to 8 bits in blocks of 32 where the weights are in 4, 5 or 8 bits in
+    /// blocks of 32 and the processor has AVX-512 VNNI; exact elsewhere.
     Int8Activations,
 }
 
@@ -61,6 +66,10 @@ struct Inner {
     pool: Pool,
     math: CpuMath,
     meter: Arc<Meter>,
+    /// Room for intermediate matrices of one operation.
+    scratch: Mutex<Vec<f32>>,
+    /// Room for rounded activations.
+    activations: Mutex<Activations>,
 }
 
 /// Elements below which an operation stays on the calling thread, and in one task above.
@@ -82,6 +91,8 @@ impl Cpu {
                 pool,
                 math,
                 meter: Arc::default(),
+                scratch: Mutex::default(),
+                activations: Mutex::default(),
             }),
         })
     }
@@ -98,6 +109,23 @@ impl Cpu {
 
     fn pool(&self) -> &Pool {
         &self.inner.pool
+    }
+
+    /// The room for rounded activations, where products round them.
+    fn activations(&self) -> Option<MutexGuard<'_, Activations>> {
+        (self.inner.math == CpuMath::Int8Activations && int8::is_supported()).then(|| {
+            self.inner
+                .activations
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        })
+    }
+
+    fn scratch(&self) -> MutexGuard<'_, Vec<f32>> {
+        self.inner
+            .scratch
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn allocate(&self, dtype: DType, len: usize) -> Result<Tensor<CpuStorage>> {
