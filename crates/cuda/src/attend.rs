@@ -145,8 +145,8 @@ impl Cuda {
                 &shape,
                 &rows,
                 self.pointer(lse),
-                self.pointer(&segments.device_starts),
                 scratch,
+                self.pointer(&segments.device_starts),
             )
         }
         .map_err(|error| self.failed(OPERATION, error))

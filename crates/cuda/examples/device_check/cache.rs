@@ -6,16 +6,22 @@ use temper_model::tensor::DType;
 use crate::lab::{Lab, noise};
 use crate::{Bench, case};
 
-const HEADS: [(usize, usize, usize); 5] = [(9, 3, 64), (14, 2, 64), (32, 8, 128), (4, 4, 128), (16, 8, 128)];
+const HEADS: [(usize, usize, usize); 5] = [
+    (9, 3, 64),
+    (14, 2, 64),
+    (32, 8, 128),
+    (4, 4, 128),
+    (16, 8, 128),
+];
 
 pub fn run_attention(bench: &mut Bench) {
     for (n_query, n_kv, dim) in HEADS {
         for lengths in [&[1][..], &[77], &[5, 200, 107], &[300], &[64, 1, 129, 128]] {
-            case!(bench, format!("{n_query}/{n_kv}x{dim} {lengths:?}"), |lab| attention(
-                &mut lab,
-                Heads { n_query, n_kv, dim },
-                lengths
-            ));
+            case!(
+                bench,
+                format!("{n_query}/{n_kv}x{dim} {lengths:?}"),
+                |lab| attention(&mut lab, Heads { n_query, n_kv, dim }, lengths)
+            );
         }
     }
 }
@@ -55,8 +61,16 @@ fn attention<D: Device>(lab: &mut Lab<'_, D>, heads: Heads, lengths: &[u32]) -> 
         &q, &k, &v, &out, &lse, &d_out, heads, scale, &segments, &d_q, &d_k, &d_v,
     )?;
     lab.keep_values("d_q", columns(device, &d_qkv, 0..q_size)?, 1e-2);
-    lab.keep_values("d_k", columns(device, &d_qkv, q_size..q_size + kv_size)?, 1e-2);
-    lab.keep_values("d_v", columns(device, &d_qkv, q_size + kv_size..width)?, 1e-2);
+    lab.keep_values(
+        "d_k",
+        columns(device, &d_qkv, q_size..q_size + kv_size)?,
+        1e-2,
+    );
+    lab.keep_values(
+        "d_v",
+        columns(device, &d_qkv, q_size + kv_size..width)?,
+        1e-2,
+    );
     Ok(())
 }
 
@@ -77,14 +91,22 @@ pub fn run(bench: &mut Bench) {
         let heads = Heads { n_query, n_kv, dim };
         // Each row is one token of a sequence: (sequence, first position, rows).
         for (what, runs) in [
-            ("decode", &[(0, 0, 1), (1, 17, 1), (2, 15, 1), (3, 16, 1), (4, 250, 1)][..]),
+            (
+                "decode",
+                &[(0, 0, 1), (1, 17, 1), (2, 15, 1), (3, 16, 1), (4, 250, 1)][..],
+            ),
             ("prefill", &[(2, 0, 70)]),
             ("chunk", &[(1, 40, 33)]),
-            ("mixed", &[(0, 5, 1), (1, 99, 1), (2, 0, 64), (3, 31, 20), (4, 200, 1)]),
+            (
+                "mixed",
+                &[(0, 5, 1), (1, 99, 1), (2, 0, 64), (3, 31, 20), (4, 200, 1)],
+            ),
         ] {
-            case!(bench, format!("{what} {n_query}/{n_kv}x{dim}"), |lab| paged(
-                &mut lab, heads, runs
-            ));
+            case!(
+                bench,
+                format!("{what} {n_query}/{n_kv}x{dim}"),
+                |lab| paged(&mut lab, heads, runs)
+            );
         }
     }
 }
@@ -118,7 +140,8 @@ fn paged<D: Device>(lab: &mut Lab<'_, D>, heads: Heads, runs: &[(u32, u32, u32)]
             rows.0.push(sequence);
             rows.1.push(position);
             let page = page_of(sequence, position / PAGE_TOKENS as u32);
-            rows.2.push(page * PAGE_TOKENS as u32 + position % PAGE_TOKENS as u32);
+            rows.2
+                .push(page * PAGE_TOKENS as u32 + position % PAGE_TOKENS as u32);
         }
     }
     let n = rows.0.len();
@@ -146,7 +169,14 @@ fn paged<D: Device>(lab: &mut Lab<'_, D>, heads: Heads, runs: &[(u32, u32, u32)]
     device.write_kv(&k, &v, heads, &paged_rows, &pages)?;
     let out = lab.activations(5, n, q_size, q_size)?;
     let scale = 1.0 / (heads.dim as f32).sqrt();
-    device.paged_attention(&qkv.columns(0..q_size), heads, scale, &paged_rows, &pages, &out)?;
+    device.paged_attention(
+        &qkv.columns(0..q_size),
+        heads,
+        scale,
+        &paged_rows,
+        &pages,
+        &out,
+    )?;
     lab.keep("out", &out, 6e-3)?;
     device.copy_pages(&pages, heads, &[(0, 3), (7, 1)])?;
     lab.keep_tensor("keys", &pages.keys, 0.0)?;

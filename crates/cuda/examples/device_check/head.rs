@@ -7,7 +7,13 @@ use crate::lab::{Lab, noise, numbers};
 use crate::{Bench, case};
 
 pub fn run(bench: &mut Bench) {
-    for (rows, cols, stride) in [(1, 1, 1), (5, 7, 9), (33, 1000, 1000), (3, 49_152, 49_152), (4, 151_936, 151_936)] {
+    for (rows, cols, stride) in [
+        (1, 1, 1),
+        (5, 7, 9),
+        (33, 1000, 1000),
+        (3, 49_152, 49_152),
+        (4, 151_936, 151_936),
+    ] {
         for f32 in [false, true] {
             for temperature in [1.0, 0.7] {
                 let name = format!("[{rows},{cols}]/{stride} f32:{f32} t{temperature}");
@@ -35,7 +41,14 @@ fn scores<D: Device>(
     let targets = lab.integers(&numbers(2, rows, cols as u32))?;
     let [logprob, lse, entropy] = [3, 4, 5].map(|seed| lab.floats(&noise(seed, rows)));
     let (logprob, lse, entropy) = (logprob?, lse?, entropy?);
-    device.log_softmax_gather(&logits, &targets, temperature, &logprob, &lse, Some(&entropy))?;
+    device.log_softmax_gather(
+        &logits,
+        &targets,
+        temperature,
+        &logprob,
+        &lse,
+        Some(&entropy),
+    )?;
     lab.keep_tensor("logprob", &logprob, 1e-5)?;
     lab.keep_tensor("lse", &lse, 1e-5)?;
     lab.keep_tensor("entropy", &entropy, 1e-4)?;
@@ -66,8 +79,16 @@ pub fn run_sample(bench: &mut Bench) {
             });
             // Sums in another order move the borders between tokens a little.
             let n = drawn[0].len().max(1);
-            let differing = drawn[0].iter().zip(&drawn[1]).filter(|(a, b)| a != b).count();
-            let length = if drawn[0].len() == drawn[1].len() { 0.0 } else { 1.0 };
+            let differing = drawn[0]
+                .iter()
+                .zip(&drawn[1])
+                .filter(|(a, b)| a != b)
+                .count();
+            let length = if drawn[0].len() == drawn[1].len() {
+                0.0
+            } else {
+                1.0
+            };
             bench.verdict(
                 &format!("{cols} f32:{f32}"),
                 "tokens that differ",
@@ -101,10 +122,13 @@ fn draw<D: Device>(lab: &mut Lab<'_, D>, cols: usize, spread: f32, f32: bool) ->
     .collect();
     let n = settings.len();
     let block = noise(1, (n * cols).min(1 << 20));
-    let values: Vec<f32> = (0..n * cols).map(|i| spread * block[(i * 7 + i / 1000) % block.len()]).collect();
+    let values: Vec<f32> = (0..n * cols)
+        .map(|i| half::bf16::from_f32(spread * block[(i * 7 + i / 1000) % block.len()]).to_f32())
+        .collect();
     let dtype = if f32 { DType::F32 } else { D::ACTIVATION };
     let logits = lab.matrix_of(&values, (n, cols), cols, 0, dtype)?;
-    let column = |pick: fn(&(f32, u32, f32, f32)) -> f32| settings.iter().map(pick).collect::<Vec<_>>();
+    let column =
+        |pick: fn(&(f32, u32, f32, f32)) -> f32| settings.iter().map(pick).collect::<Vec<_>>();
     let top_k: Vec<u32> = settings.iter().map(|s| s.1).collect();
     let draws = Draws {
         temperature: lab.floats(&column(|s| s.0))?,
@@ -121,14 +145,28 @@ fn draw<D: Device>(lab: &mut Lab<'_, D>, cols: usize, spread: f32, f32: bool) ->
     let tokens = device.download_u32(&draws.token)?;
     // What a drawn token's log-probability should be, from the logits.
     let mut faults = 0.0;
-    let (got, raw) = (device.download_f32(&draws.logprob)?, device.download_f32(&draws.raw_logprob)?);
+    let (got, raw) = (
+        device.download_f32(&draws.logprob)?,
+        device.download_f32(&draws.raw_logprob)?,
+    );
     for (row, &token) in tokens.iter().enumerate() {
         let row_logits = &values[row * cols..(row + 1) * cols];
         for (temperature, got) in [(settings[row].0, got[row]), (0.0, raw[row])] {
-            let scale = if temperature > 0.0 { 1.0 / f64::from(temperature) } else { 1.0 };
-            let max = row_logits.iter().fold(f64::MIN, |max, &x| max.max(f64::from(x) * scale));
-            let sum: f64 = row_logits.iter().map(|&x| (f64::from(x) * scale - max).exp()).sum();
-            let want = row_logits.get(token as usize).map_or(f64::NAN, |&x| f64::from(x) * scale - max - sum.ln());
+            let scale = if temperature > 0.0 {
+                1.0 / f64::from(temperature)
+            } else {
+                1.0
+            };
+            let max = row_logits
+                .iter()
+                .fold(f64::MIN, |max, &x| max.max(f64::from(x) * scale));
+            let sum: f64 = row_logits
+                .iter()
+                .map(|&x| (f64::from(x) * scale - max).exp())
+                .sum();
+            let want = row_logits
+                .get(token as usize)
+                .map_or(f64::NAN, |&x| f64::from(x) * scale - max - sum.ln());
             if (f64::from(got) - want).abs() > 2e-4 || want.is_nan() {
                 faults += 1.0;
             }

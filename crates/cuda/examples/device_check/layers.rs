@@ -20,19 +20,31 @@ pub fn run(bench: &mut Bench) {
         (9, 1, 12288, 12296),
         (5, 1, 20480, 20480),
     ] {
-        case!(bench, format!("norm [{rows},{runs}x{width}]/{stride}"), |lab| norms(&mut lab, rows, runs, width, stride));
+        case!(
+            bench,
+            format!("norm [{rows},{runs}x{width}]/{stride}"),
+            |lab| norms(&mut lab, rows, runs, width, stride)
+        );
     }
-    case!(bench, "norm [2000,8x128]".to_owned(), |lab| norms(&mut lab, 2000, 8, 128, 1024));
+    case!(bench, "norm [2000,8x128]".to_owned(), |lab| norms(
+        &mut lab, 2000, 8, 128, 1024
+    ));
     for (rows, heads, dim, stride) in [
         (5, 2, 6, 14),
         (33, 9, 64, 960),
         (65, 32, 128, 6144),
         (7, 1, 32, 33),
     ] {
-        case!(bench, format!("rotary [{rows},{heads}x{dim}]/{stride}"), |lab| rotary(&mut lab, rows, heads, dim, stride));
+        case!(
+            bench,
+            format!("rotary [{rows},{heads}x{dim}]/{stride}"),
+            |lab| rotary(&mut lab, rows, heads, dim, stride)
+        );
     }
     for (rows, cols) in [(1, 1), (3, 7), (33, 1536), (17, 12288)] {
-        case!(bench, format!("swiglu [{rows},{cols}]"), |lab| swiglu(&mut lab, rows, cols));
+        case!(bench, format!("swiglu [{rows},{cols}]"), |lab| swiglu(
+            &mut lab, rows, cols
+        ));
     }
     for (rows, vocabulary, cols, ids) in [
         (1, 3, 5, 3),
@@ -41,10 +53,16 @@ pub fn run(bench: &mut Bench) {
         (513, 49_152, 576, 49_152),
         (777, 500, 4097, 500),
     ] {
-        case!(bench, format!("embed {rows} of {ids}, [{vocabulary},{cols}]"), |lab| embed(&mut lab, rows, vocabulary, cols, ids));
+        case!(
+            bench,
+            format!("embed {rows} of {ids}, [{vocabulary},{cols}]"),
+            |lab| embed(&mut lab, rows, vocabulary, cols, ids)
+        );
     }
     for (rows, cols, stride) in [(1, 1, 1), (77, 13, 17), (1000, 960, 960), (513, 6144, 6144)] {
-        case!(bench, format!("sum_rows [{rows},{cols}]/{stride}"), |lab| sum_rows(&mut lab, rows, cols, stride));
+        case!(bench, format!("sum_rows [{rows},{cols}]/{stride}"), |lab| {
+            sum_rows(&mut lab, rows, cols, stride)
+        });
     }
 }
 
@@ -67,7 +85,10 @@ fn norms<D: Device>(
     device.add_rms_norm(&delta, &sum, &weight, 1e-5, &out)?;
     lab.keep("sum", &sum, 4e-3)?;
     lab.keep("norm of sum", &out, 5e-3)?;
-    let (d_out, d_x) = (lab.activations(5, rows, cols, stride)?, lab.activations(6, rows, cols, stride)?);
+    let (d_out, d_x) = (
+        lab.activations(5, rows, cols, stride)?,
+        lab.activations(6, rows, cols, stride)?,
+    );
     let d_weight = lab.floats(&noise(7, width))?;
     device.rms_norm_backward(&x, &weight, 1e-6, &d_out, &d_x, true, Some(&d_weight))?;
     lab.keep("d_x added", &d_x, 4e-3)?;
@@ -129,7 +150,12 @@ fn embed<D: Device>(
 ) -> Result<()> {
     let device = lab.device;
     let values = noise(1, vocabulary.min(1000) * cols);
-    let values: Vec<f32> = values.iter().copied().cycle().take(vocabulary * cols).collect();
+    let values: Vec<f32> = values
+        .iter()
+        .copied()
+        .cycle()
+        .take(vocabulary * cols)
+        .collect();
     let tensor = device.zeros(D::ACTIVATION, vocabulary * cols)?;
     device.upload_f32(&values, &tensor)?;
     let table = device.matrix_over(&tensor, vocabulary, cols)?;
@@ -143,7 +169,12 @@ fn embed<D: Device>(
     lab.keep("backward twice", &d_table, 1e-6)
 }
 
-fn sum_rows<D: Device>(lab: &mut Lab<'_, D>, rows: usize, cols: usize, stride: usize) -> Result<()> {
+fn sum_rows<D: Device>(
+    lab: &mut Lab<'_, D>,
+    rows: usize,
+    cols: usize,
+    stride: usize,
+) -> Result<()> {
     let x = lab.activations(1, rows, cols, stride)?;
     let sum = lab.floats(&noise(2, cols))?;
     lab.device.sum_rows(&x, &sum)?;

@@ -24,8 +24,17 @@ use temper_cuda::{AttentionChoice, Cuda, CudaOptions, LibraryFolders};
 use temper_model::cpu::{Cpu, CpuMath};
 
 const FAMILIES: [&str; 11] = [
-    "moves", "layers", "linear", "quantised", "head", "sample", "attention", "cache", "training",
-    "model", "time",
+    "moves",
+    "layers",
+    "linear",
+    "quantised",
+    "head",
+    "sample",
+    "attention",
+    "cache",
+    "training",
+    "model",
+    "time",
 ];
 
 /// Runs a case on both devices and compares.
@@ -69,7 +78,8 @@ impl Bench {
                 self.n_cases += 1;
                 self.n_failed += 1;
                 let fault = |side: temper_model::device::Result<Vec<lab::Output>>| {
-                    side.err().map_or("ok".to_owned(), |error| error.to_string())
+                    side.err()
+                        .map_or("ok".to_owned(), |error| error.to_string())
                 };
                 println!(
                     "FAIL {} {name}: gpu {}; cpu {}",

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use temper_checkpoint::tensor::{Encoding, TensorView};
 use temper_checkpoint::ModelConfig;
+use temper_checkpoint::tensor::{Encoding, TensorView};
 use temper_model::device::{Device, WeightFormat};
 use temper_model::transformer::{
     Adapter, AdapterConfig, Keep, LoadOptions, MemoryPlan, Model, PackedBatch, PlanRequest, Policy,
@@ -73,13 +73,18 @@ fn pass<D: Device>(device: &D, format: WeightFormat) -> temper_model::transforme
     let adapter = Adapter::zeros(device, &config, &adapter_config)?;
     for index in 0..adapter.parameters.entries().len() {
         let n = adapter.parameters.entries()[index].n_elements();
-        let values: Vec<f32> = noise(1000 + index as u64, n).iter().map(|x| 0.0625 * x).collect();
+        let values: Vec<f32> = noise(1000 + index as u64, n)
+            .iter()
+            .map(|x| 0.0625 * x)
+            .collect();
         adapter.parameters.set(device, index, &values)?;
     }
     let mut batch = PackedBatch::new();
     for (i, length) in [37, 64, 5].into_iter().enumerate() {
         let ids = numbers(50 + i as u64, length, config.vocab_size as u32);
-        let weights: Vec<f32> = (0..length).map(|t| if t % 3 == 0 { 0.0 } else { 1.0 }).collect();
+        let weights: Vec<f32> = (0..length)
+            .map(|t| if t % 3 == 0 { 0.0 } else { 1.0 })
+            .collect();
         batch.push(&ids, &weights);
     }
     let request = PlanRequest {
@@ -103,8 +108,16 @@ fn pass<D: Device>(device: &D, format: WeightFormat) -> temper_model::transforme
         },
     )?;
     let mut results = vec![
-        ("log-probabilities".to_owned(), scored.scores.logprobs.clone(), 1e-2),
-        ("entropies".to_owned(), scored.scores.entropies.clone(), 1e-2),
+        (
+            "log-probabilities".to_owned(),
+            scored.scores.logprobs.clone(),
+            1e-2,
+        ),
+        (
+            "entropies".to_owned(),
+            scored.scores.entropies.clone(),
+            1e-2,
+        ),
     ];
     let scores = training.supervised(policy, &batch, batch.total_weight())?;
     results.push(("supervised".to_owned(), scores.logprobs, 1e-2));

@@ -18,9 +18,13 @@ pub fn run(bench: &mut Bench) {
     for (rows, cols, stride, offset) in SHAPES {
         for (from, to) in [(false, false), (false, true), (true, false), (true, true)] {
             let name = format!("[{rows},{cols}]/{stride}+{offset} f32:{from}->{to}");
-            case!(bench, name, |lab| pairs(&mut lab, (rows, cols, stride, offset), from, to));
+            case!(bench, name, |lab| pairs(
+                &mut lab,
+                (rows, cols, stride, offset),
+                from,
+                to
+            ));
         }
-        case!(bench, format!("[{rows},{cols}] integers"), |lab| integers(&mut lab, rows, cols, stride));
     }
     case!(bench, "bytes".to_owned(), |lab| bytes(&mut lab));
     case!(bench, "17 MiB".to_owned(), |lab| large(&mut lab));
@@ -42,7 +46,13 @@ fn pairs<D: Device>(
     let shape = (rows, cols);
     let from = lab.matrix_of(&values, shape, stride, offset, dtype::<D>(from_f32))?;
     let make = |seed| {
-        lab.matrix_of(&noise(seed, rows * cols), shape, stride, offset, dtype::<D>(to_f32))
+        lab.matrix_of(
+            &noise(seed, rows * cols),
+            shape,
+            stride,
+            offset,
+            dtype::<D>(to_f32),
+        )
     };
     let to = [make(2)?, make(3)?, make(4)?, make(5)?];
     device.copy(&from, &to[0])?;
@@ -56,14 +66,6 @@ fn pairs<D: Device>(
     lab.keep("add_scaled", &to[1], 3e-3)?;
     lab.keep("gather_rows", &to[2], 0.0)?;
     lab.keep("scatter_add_rows", &to[3], 3e-3)
-}
-
-fn integers<D: Device>(lab: &mut Lab<'_, D>, rows: usize, cols: usize, stride: usize) -> Result<()> {
-    let values = numbers(9, rows * stride, 1 << 24);
-    let from = View::new(lab.integers(&values)?, rows, cols, stride);
-    let to = lab.integers(&vec![7; rows * stride])?;
-    lab.device.copy(&from, &View::new(to.clone(), rows, cols, stride))?;
-    lab.keep_tensor("copy", &to, 0.0)
 }
 
 fn bytes<D: Device>(lab: &mut Lab<'_, D>) -> Result<()> {
@@ -81,7 +83,8 @@ fn large<D: Device>(lab: &mut Lab<'_, D>) -> Result<()> {
     let values = numbers(3, 17 << 18, u32::MAX >> 8);
     let tensor = lab.integers(&values)?;
     for i in 0..200u32 {
-        lab.device.upload_u32(&[i], &tensor.slice(i as usize..i as usize + 1))?;
+        lab.device
+            .upload_u32(&[i], &tensor.slice(i as usize..i as usize + 1))?;
     }
     lab.keep_tensor("upload", &tensor, 0.0)
 }

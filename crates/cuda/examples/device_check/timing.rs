@@ -55,7 +55,12 @@ pub fn seconds(device: &Cuda, mut call: impl FnMut() -> Result<()>) -> Result<f6
     Ok(times[times.len() / 2])
 }
 
-fn bandwidth(device: &Cuda, what: &str, n_bytes: usize, call: impl FnMut() -> Result<()>) -> Result<()> {
+fn bandwidth(
+    device: &Cuda,
+    what: &str,
+    n_bytes: usize,
+    call: impl FnMut() -> Result<()>,
+) -> Result<()> {
     let time = seconds(device, call)?;
     println!(
         "TIME {what}: {:.1} us, {:.0} GB/s",
@@ -76,7 +81,9 @@ fn filled(device: &Cuda, seed: u64, dtype: DType, len: usize) -> Result<T> {
 }
 
 fn memory_bound(device: &Cuda) -> Result<()> {
-    let act = |seed, cols| -> Result<V> { Ok(filled(device, seed, DType::Bf16, ROWS * cols)?.view(cols)) };
+    let act = |seed, cols| -> Result<V> {
+        Ok(filled(device, seed, DType::Bf16, ROWS * cols)?.view(cols))
+    };
     let small = ROWS * HIDDEN * 2;
     let large = ROWS * WIDE * 2;
     let (x, y, z) = (act(1, HIDDEN)?, act(2, HIDDEN)?, act(3, HIDDEN)?);
@@ -88,8 +95,12 @@ fn memory_bound(device: &Cuda) -> Result<()> {
     bandwidth(device, "copy, contiguous 201 MB", 2 * large, || {
         device.copy(&d_out, &fused.tensor().slice(0..ROWS * WIDE).view(WIDE))
     })?;
-    bandwidth(device, "copy, strided", 2 * large, || device.copy(&gate, &d_gate))?;
-    bandwidth(device, "rms_norm", 2 * small, || device.rms_norm(&x, &weight, 1e-6, &y))?;
+    bandwidth(device, "copy, strided", 2 * large, || {
+        device.copy(&gate, &d_gate)
+    })?;
+    bandwidth(device, "rms_norm", 2 * small, || {
+        device.rms_norm(&x, &weight, 1e-6, &y)
+    })?;
     bandwidth(device, "add_rms_norm", 4 * small, || {
         device.add_rms_norm(&y, &x, &weight, 1e-6, &z)
     })?;
@@ -100,9 +111,12 @@ fn memory_bound(device: &Cuda) -> Result<()> {
         device.rms_norm_backward(&x, &weight, 1e-6, &y, &z, true, None)
     })?;
     let d_weight = device.zeros(DType::F32, HIDDEN)?;
-    bandwidth(device, "rms_norm_backward, with the weight's", 3 * small, || {
-        device.rms_norm_backward(&x, &weight, 1e-6, &y, &z, false, Some(&d_weight))
-    })?;
+    bandwidth(
+        device,
+        "rms_norm_backward, with the weight's",
+        3 * small,
+        || device.rms_norm_backward(&x, &weight, 1e-6, &y, &z, false, Some(&d_weight)),
+    )?;
     let head_weight = filled(device, 8, DType::Bf16, 128)?;
     bandwidth(device, "rms_norm of 32 heads, strided", 2 * small, || {
         let q = d_fused.columns(0..HIDDEN);
@@ -114,11 +128,15 @@ fn memory_bound(device: &Cuda) -> Result<()> {
     bandwidth(device, "rotary of 32 heads", 2 * small, || {
         device.rotary(&x, 128, &positions, &table, false)
     })?;
-    bandwidth(device, "swiglu", 3 * large, || device.swiglu(&gate, &up, &d_out))?;
+    bandwidth(device, "swiglu", 3 * large, || {
+        device.swiglu(&gate, &up, &d_out)
+    })?;
     bandwidth(device, "swiglu_backward", 5 * large, || {
         device.swiglu_backward(&gate, &up, &d_out, &d_gate, &d_up)
     })?;
-    bandwidth(device, "add_scaled", 3 * small, || device.add_scaled(&x, 0.001, &y))?;
+    bandwidth(device, "add_scaled", 3 * small, || {
+        device.add_scaled(&x, 0.001, &y)
+    })?;
     let wide = filled(device, 10, DType::F32, ROWS * HIDDEN)?.view(HIDDEN);
     bandwidth(device, "f32 to bf16", 3 * small, || device.copy(&wide, &x))?;
     let bias = device.zeros(DType::F32, 6144)?;
@@ -129,7 +147,9 @@ fn memory_bound(device: &Cuda) -> Result<()> {
     device.upload_u32(&numbers(3, ROWS, VOCABULARY as u32), &ids)?;
     let table = filled(device, 11, DType::Bf16, VOCABULARY * HIDDEN)?;
     let table = device.matrix_over(&table, VOCABULARY, HIDDEN)?;
-    bandwidth(device, "embed", 2 * small, || device.embed(&table, &ids, &x))?;
+    bandwidth(device, "embed", 2 * small, || {
+        device.embed(&table, &ids, &x)
+    })?;
     let d_table = device.zeros(DType::F32, VOCABULARY * HIDDEN)?.view(HIDDEN);
     bandwidth(device, "embed_backward", 5 * small, || {
         device.embed_backward(&ids, &x, &d_table)
@@ -149,10 +169,13 @@ fn memory_bound(device: &Cuda) -> Result<()> {
         device.log_softmax_gather_backward(&logits, &ids, 1.0, &b, &a)
     })?;
     let n = 64 << 20;
-    let [gradient, master, first, second] = [1, 2, 3, 4].map(|seed| filled(device, seed, DType::F32, n));
+    let [gradient, master, first, second] =
+        [1, 2, 3, 4].map(|seed| filled(device, seed, DType::F32, n));
     let (gradient, master) = (gradient?, master?);
     let squares = device.zeros(DType::F32, 1)?;
-    bandwidth(device, "sum_squares", 4 * n, || device.sum_squares(&gradient, &squares))?;
+    bandwidth(device, "sum_squares", 4 * n, || {
+        device.sum_squares(&gradient, &squares)
+    })?;
     let settings = AdamW {
         learning_rate: 1e-5,
         beta1: 0.9,
@@ -206,7 +229,10 @@ fn products(device: &Cuda) -> Result<()> {
                 (n_in * n_out * 2) as f64 / time / 1e9
             );
         };
-        report(what, seconds(device, || device.linear(&x, &w, None, &out, false))?);
+        report(
+            what,
+            seconds(device, || device.linear(&x, &w, None, &out, false))?,
+        );
         if n < ROWS {
             continue;
         }
@@ -221,7 +247,9 @@ fn products(device: &Cuda) -> Result<()> {
         let d_w = device.zeros(DType::F32, n_out * n_in)?.view(n_in);
         report(
             &format!("{what}, weight gradient"),
-            seconds(device, || device.matmul((&out, true), (&x, false), 1.0, &d_w, true))?,
+            seconds(device, || {
+                device.matmul((&out, true), (&x, false), 1.0, &d_w, true)
+            })?,
         );
         let rank = 32;
         let a = filled(device, 4, DType::Bf16, rank * n_in)?.view(n_in);
@@ -231,9 +259,27 @@ fn products(device: &Cuda) -> Result<()> {
         let us = |time: f64| time * 1e6;
         println!(
             "TIME lora of {what}: x a {:.1} us, out {:.1} us, d_b {:.1} us",
-            us(seconds(device, || device.matmul((&x, false), (&a, true), 1.0, &x_a, false))?),
-            us(seconds(device, || device.matmul((&x_a, false), (&b, true), 2.0, &out, true))?),
-            us(seconds(device, || device.matmul((&out, true), (&x_a, false), 2.0, &d_b, true))?),
+            us(seconds(device, || device.matmul(
+                (&x, false),
+                (&a, true),
+                1.0,
+                &x_a,
+                false
+            ))?),
+            us(seconds(device, || device.matmul(
+                (&x_a, false),
+                (&b, true),
+                2.0,
+                &out,
+                true
+            ))?),
+            us(seconds(device, || device.matmul(
+                (&out, true),
+                (&x_a, false),
+                2.0,
+                &d_b,
+                true
+            ))?),
         );
     }
     Ok(())
@@ -247,7 +293,12 @@ fn quantised(device: &Cuda) -> Result<()> {
         .iter()
         .flat_map(|x| half::bf16::from_f32(*x).to_le_bytes())
         .collect();
-    let bytes: Vec<u8> = block.iter().copied().cycle().take(n_in * n_out * 2).collect();
+    let bytes: Vec<u8> = block
+        .iter()
+        .copied()
+        .cycle()
+        .take(n_in * n_out * 2)
+        .collect();
     let view = TensorView {
         name: "w".into(),
         shape: vec![n_out, n_in],
@@ -273,7 +324,9 @@ fn quantised(device: &Cuda) -> Result<()> {
         let forward = seconds(device, || device.linear(&x, &w, None, &out, false))?;
         let backward = seconds(device, || device.linear_backward_input(&out, &w, &x, false))?;
         let few = x.row_range(0..8);
-        let decode = seconds(device, || device.linear(&few, &w, None, &out.row_range(0..8), false))?;
+        let decode = seconds(device, || {
+            device.linear(&few, &w, None, &out.row_range(0..8), false)
+        })?;
         println!(
             "TIME {format:?} gate and up: {:.1} us, backward {:.1} us, 8 rows {:.1} us, {} bytes, \
              loaded in {loaded:.2} s",
@@ -331,6 +384,9 @@ fn drawing(device: &Cuda) -> Result<()> {
         }
     }
     device.synchronize()?;
-    println!("TIME upload of 64 numbers: {:.2} us", start.elapsed().as_secs_f64() * 1e3);
+    println!(
+        "TIME upload of 64 numbers: {:.2} us",
+        start.elapsed().as_secs_f64() * 1e3
+    );
     Ok(())
 }

@@ -8,12 +8,16 @@ use crate::{Bench, case};
 
 pub fn run(bench: &mut Bench) {
     for n in [1, 7, 256, 1000, 4096, 100_003, 1 << 20] {
-        case!(bench, format!("sum_squares {n}"), |lab| sum_squares(&mut lab, n));
+        case!(bench, format!("sum_squares {n}"), |lab| sum_squares(
+            &mut lab, n
+        ));
         for eight_bit in [false, true] {
             for copied in [false, true] {
-                case!(bench, format!("adamw {n} 8-bit:{eight_bit} copy:{copied}"), |lab| adamw(
-                    &mut lab, n, eight_bit, copied
-                ));
+                case!(
+                    bench,
+                    format!("adamw {n} 8-bit:{eight_bit} copy:{copied}"),
+                    |lab| adamw(&mut lab, n, eight_bit, copied)
+                );
             }
         }
     }
@@ -55,7 +59,13 @@ fn adamw<D: Device>(lab: &mut Lab<'_, D>, n: usize, eight_bit: bool, copied: boo
             update,
             gradient_scale: 0.3,
         };
-        device.adamw(&settings, &gradient, &master, &moments, copied.then_some(&copy))?;
+        device.adamw(
+            &settings,
+            &gradient,
+            &master,
+            &moments,
+            copied.then_some(&copy),
+        )?;
     }
     // What changed, since the weights themselves hide errors of the update.
     let changes: Vec<f32> = device
