@@ -105,22 +105,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         // With narrow heads the registers hold the tile's keys and values too.
         u32 k_rows[D / 16][4], v_rows[D / 16][4];
 
-        auto scores = [&](int n) {
-            int stage = n % RING, parity = (n / RING) & 1;
-            u32 q_tile = q_tiles + stage * TILE_BYTES, o_tile = o_tiles + stage * TILE_BYTES;
-            barrier_wait(q_full + 8 * stage, parity);
+        auto start_scores = [&](int n) {
+            u32 q_tile = q_tiles + n % RING * TILE_BYTES;
+            barrier_wait(q_full + 8 * (n % RING), (n / RING) & 1);
             products_begin();
-if (D == 64)
+            if (D == 64)
                 multiply_rows<QUERIES>(s, k_rows, q_tile);
             else
                 multiply_columns<KEYS, QUERIES>(s, k_tile, 64 * group, q_tile);
             products_commit();
-            barrier_wait(o_full + 8 * stage, parity);
+        };
+        auto start_d = [&](int n) {
+            u32 o_tile = o_tiles + n % RING * TILE_BYTES;
+            barrier_wait(o_full + 8 * (n % RING), (n / RING) & 1);
             products_begin();
-if (D == 64)
+            if (D == 64)
                 multiply_rows<QUERIES>(d, v_rows, o_tile);
             else
                 multiply_columns<KEYS, QUERIES>(d, v_tile, 64 * group, o_tile);
+            products_commit();
+        };
+        auto add_d_k = [&](int n) {
+            products_begin();
+#pragma unroll
+            for (int i = 0; i < QUERIES / 16; i++)
+                product(d_k, e[i], along_rows<QUERIES>(q_tiles + n % RING * TILE_BYTES, i));
             products_commit();
         };
 
@@ -131,17 +140,15 @@ if (D == 64)
             load_rows<KEYS>(k_rows, k_tile, 64 * group + 16 * warp);
             load_rows<KEYS>(v_rows, v_tile, 64 * group + 16 * warp);
         }
-        scores(0);
+        start_scores(0);
+        start_d(0);
+        products_wait<1>();
+        pin(s);
         int query = first;
         for (int n = 0;; n++) {
             int stage = n % RING, q0 = query * QUERIES;
             if (++query == end) query = first;
-            u32 q_tile = q_tiles + stage * TILE_BYTES, o_tile = o_tiles + stage * TILE_BYTES;
             barrier_wait(statistics_full + 8 * stage, (n / RING) & 1);
-            products_wait<1>();
-            pin(s);
-            pin(e);
-            if (n > 0 && lane == 0) barrier_arrive(free + 8 * ((n - 1) % RING));
             // A product's accumulators are written by nothing else while others are under way, so
             // the weights are apart from the scores.
             float w[QUERIES / 8][4];
@@ -169,29 +176,33 @@ if (D == 64)
             products_begin();
 #pragma unroll
             for (int i = 0; i < QUERIES / 16; i++)
-                product(d_v, p[i], along_rows<QUERIES>(o_tile, i));
+                product(d_v, p[i], along_rows<QUERIES>(o_tiles + stage * TILE_BYTES, i));
             products_commit();
             products_wait<1>();
             pin(d);
+            pin(e);
+            if (n > 0 && lane == 0) barrier_arrive(free + 8 * ((n - 1) % RING));
 #pragma unroll
             for (int j = 0; j < QUERIES / 8; j++) {
                 float2 delta = *(const float2 *)&statistics[stage][1][8 * j + 2 * t];
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    w[j][i] *= d[j][i] - (i & 1 ? delta.y : delta.x);
+                for (int i = 0; i < 4; i++) w[j][i] *= d[j][i] - (i & 1 ? delta.y : delta.x);
             }
 #pragma unroll
             for (int i = 0; i < QUERIES / 16; i++) accumulator_as_left(e[i], w[2 * i], w[2 * i + 1]);
-            products_begin();
-#pragma unroll
-            for (int i = 0; i < QUERIES / 16; i++)
-                product(d_k, e[i], along_rows<QUERIES>(q_tile, i));
-            products_commit();
-            if (n + 1 == n_steps) break;
-            // The sum of dV ends here: its operand's registers are needed.
-            products_wait<1>();
+            if (n + 1 == n_steps) {
+                add_d_k(n);
+                break;
+            }
+            // The next scores go before dK, so that their softmax runs beside it. The sum of dV ends
+            // first: its operand's registers are needed.
+            products_wait<0>();
             pin(p);
-            scores(n + 1);
+            start_scores(n + 1);
+            add_d_k(n);
+            start_d(n + 1);
+            products_wait<2>();
+            pin(s);
         }
         products_wait<0>();
         pin(d_k);

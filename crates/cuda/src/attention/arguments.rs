@@ -146,7 +146,7 @@ impl BackwardArgs {
             kv_heads: shape.kv_heads as i32,
             scale: shape.scale,
             parts: parts as i32,
-            partial: delta + super::delta_bytes(shape) as u64,
+            partial: delta + super::sizes::delta_bytes(shape) as u64,
         }
     }
 }

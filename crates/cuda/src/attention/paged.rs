@@ -10,9 +10,8 @@ use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, LaunchConfig, PushKernelArg};
 
 use super::arguments::{ForwardArgs, PagedArgs};
-use super::{
-    AttentionError, AttentionKernels, Instructions, Rows, TILE, check_rows, forward_shared,
-};
+use super::sizes::{TILE, forward_shared};
+use super::{AttentionError, AttentionKernels, Instructions, Rows, check_rows};
 
 /// Tokens of a page.
 const PAGE: usize = 16;
