@@ -5,8 +5,17 @@
 //! [`runner`] what is asked of the model, [`text`] what the ids say; [`engine`] is the thread that
 //! owns them. `docs/sampling.md` defines the parameters and what is promised of the numbers.
 
+pub mod engine;
+pub mod metrics;
 pub mod pages;
 pub mod params;
+pub mod request;
 pub mod runner;
 pub mod schedule;
 pub mod text;
+mod worker;
+
+pub use engine::{Engine, EngineConfig, Shutdown};
+pub use metrics::Metrics;
+pub use params::{PromptLogprobs, SamplingParams};
+pub use request::{Completion, Event, Events, Finish, FinishReason, Request, RequestError};

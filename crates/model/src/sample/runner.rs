@@ -1,6 +1,11 @@
 //! What the engine asks of a model on a device: one step of rows over the paged cache.
 
-use crate::device::DeviceError;
+use temper_checkpoint::Projection;
+
+use crate::{
+    device::DeviceError,
+    transformer::{AdapterConfig, ModelError, Side},
+};
 
 /// How one token is drawn; see [`crate::device::Draws`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -100,11 +105,30 @@ pub struct RunnerLimits {
     pub vocabulary: usize,
 }
 
+/// An adapter on the host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterWeights {
+    /// What it changes.
+    pub config: AdapterConfig,
+    /// Its matrices; those that are not named are zero.
+    pub matrices: Vec<AdapterMatrix>,
+}
+
+/// One matrix of a low-rank pair.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterMatrix {
+    /// Layer, from 0.
+    pub layer: usize,
+    /// The map it adapts.
+    pub projection: Projection,
+    /// Which of the pair.
+    pub side: Side,
+    /// `[rank, in]` or `[out, rank]`, row-major.
+    pub values: Vec<f32>,
+}
+
 /// A model over a paged cache.
 pub trait Runner: Send {
-    /// What an adapter is loaded from.
-    type AdapterSource: Send + 'static;
-
     /// Its sizes.
     fn limits(&self) -> RunnerLimits;
 
@@ -114,13 +138,9 @@ pub trait Runner: Send {
     /// Computes the rows of all runs with one adapter (0 for none), and returns one output a run.
     fn run(&mut self, adapter: u64, runs: &[Run<'_>]) -> Result<Vec<RunOutput>, DeviceError>;
 
-    /// Makes an adapter usable under a number that was not used before and is not 0.
-    fn load_adapter(
-        &mut self,
-        adapter: u64,
-        source: Self::AdapterSource,
-    ) -> Result<(), DeviceError>;
+    /// Makes an adapter usable under a number that is not in use and not 0.
+    fn load_adapter(&mut self, adapter: u64, weights: &AdapterWeights) -> Result<(), ModelError>;
 
-    /// Gives an adapter's memory back.
+    /// Ends the use of an adapter.
     fn unload_adapter(&mut self, adapter: u64);
 }

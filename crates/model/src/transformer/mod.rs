@@ -11,6 +11,7 @@ mod full;
 mod head;
 mod layer;
 mod load;
+pub mod paged;
 mod parameters;
 mod plan;
 mod train;
