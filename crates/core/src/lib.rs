@@ -12,6 +12,7 @@ pub mod manifest;
 pub mod message;
 pub mod metric;
 pub mod patch;
+pub mod policy;
 pub mod task;
 pub mod trajectory;
 pub mod tree;

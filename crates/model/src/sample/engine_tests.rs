@@ -10,10 +10,10 @@ use crate::{
     sample::{
         params::{PromptLogprobs, SamplingParams},
         request::{Completion, Event, FinishReason},
-        runner::{AdapterMatrix, Run, RunOutput, TokenLogprob},
+        runner::{Run, RunOutput, TokenLogprob},
         text::tests::ByteVocabulary,
     },
-    transformer::{AdapterConfig, ModelError, Side},
+    transformer::ModelError,
 };
 
 const VOCABULARY: usize = 300;
@@ -128,15 +128,14 @@ impl Runner for Pretended {
     }
 
     fn load_adapter(&mut self, adapter: u64, weights: &AdapterWeights) -> Result<(), ModelError> {
-        if weights.config.rank > 8 {
+        if weights.rank > 8 {
             return Err(ModelError::Input {
                 operation: "load an adapter",
                 reason: "its rank is more than 8".into(),
             });
         }
         self.n_loaded.fetch_add(1, Ordering::SeqCst);
-        self.scales
-            .insert(adapter, weights.matrices[0].values[0] as u32);
+        self.scales.insert(adapter, weights.alpha as u32);
         Ok(())
     }
 
@@ -148,18 +147,11 @@ impl Runner for Pretended {
 
 fn adapter(scale: u32) -> AdapterWeights {
     AdapterWeights {
-        config: AdapterConfig {
-            rank: 1,
-            alpha: 1.0,
-            rank_stabilised: false,
-            targets: vec![temper_checkpoint::Projection::Q],
-        },
-        matrices: vec![AdapterMatrix {
-            layer: 0,
-            projection: temper_checkpoint::Projection::Q,
-            side: Side::A,
-            values: vec![scale as f32],
-        }],
+        rank: 1,
+        alpha: f64::from(scale),
+        rank_stabilised: false,
+        base_model: None,
+        tensors: Default::default(),
     }
 }
 
@@ -575,7 +567,7 @@ fn adapters_are_loaded_replaced_and_unloaded_while_requests_run() {
     assert!(engine.unload_adapter("a").is_err());
     assert_eq!(n_loaded.load(Ordering::SeqCst), 1, "only b is left");
     let mut wide = adapter(1);
-    wide.config.rank = 9;
+    wide.rank = 9;
     assert_eq!(
         engine.load_adapter("wide", wide).unwrap_err().to_string(),
         "load the adapter \"wide\": load an adapter: its rank is more than 8"

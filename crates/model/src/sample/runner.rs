@@ -1,11 +1,8 @@
 //! What the engine asks of a model on a device: one step of rows over the paged cache.
 
-use temper_checkpoint::Projection;
+pub use temper_checkpoint::adapter::Adapter as AdapterWeights;
 
-use crate::{
-    device::DeviceError,
-    transformer::{AdapterConfig, ModelError, Side},
-};
+use crate::{device::DeviceError, transformer::ModelError};
 
 /// How one token is drawn; see [`crate::device::Draws`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -103,28 +100,6 @@ pub struct RunnerLimits {
     pub max_context: usize,
     /// Ids are below this.
     pub vocabulary: usize,
-}
-
-/// An adapter on the host.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AdapterWeights {
-    /// What it changes.
-    pub config: AdapterConfig,
-    /// Its matrices; those that are not named are zero.
-    pub matrices: Vec<AdapterMatrix>,
-}
-
-/// One matrix of a low-rank pair.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AdapterMatrix {
-    /// Layer, from 0.
-    pub layer: usize,
-    /// The map it adapts.
-    pub projection: Projection,
-    /// Which of the pair.
-    pub side: Side,
-    /// `[rank, in]` or `[out, rank]`, row-major.
-    pub values: Vec<f32>,
 }
 
 /// A model over a paged cache.

@@ -448,11 +448,11 @@ impl Schedule {
         Admission::Admitted
     }
 
-    /// Whether a running sequence is about to compute at least a page more of the beginning of
-    /// `waiting` than the cache has.
+    /// Whether a running sequence is about to compute more of the beginning of `waiting` than the
+    /// cache has: the next page, or all up to `limit`.
     fn is_expected(&self, waiting: &Sequence, n_known: usize, limit: usize) -> bool {
-        let wanted = n_known + PAGE_TOKENS;
-        wanted <= limit
+        let wanted = (n_known + PAGE_TOKENS).min(limit);
+        wanted > n_known
             && self.running.iter().any(|sequence| {
                 sequence.adapter == waiting.adapter
                     && sequence.place.is_some()

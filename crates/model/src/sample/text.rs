@@ -1,6 +1,8 @@
 //! From sampled ids to text, piece by piece: characters are given whole, and nothing is given
 //! that may turn out to belong to a stop string.
 
+use temper_checkpoint::tokenizer::Tokenizer;
+
 /// What the ids of a vocabulary stand for.
 pub trait Vocabulary: Send + Sync {
     /// The bytes of a token in the middle of a text; `None` for an id that has none.
@@ -9,6 +11,20 @@ pub trait Vocabulary: Send + Sync {
     fn is_control(&self, id: u32) -> bool;
     /// The ids that end a turn or a text.
     fn eos_ids(&self) -> &[u32];
+}
+
+impl Vocabulary for Tokenizer {
+    fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        Tokenizer::token_bytes(self, id)
+    }
+
+    fn is_control(&self, id: u32) -> bool {
+        Tokenizer::is_control(self, id)
+    }
+
+    fn eos_ids(&self) -> &[u32] {
+        Tokenizer::eos_ids(self)
+    }
 }
 
 /// The text of one request as it grows.

@@ -33,6 +33,16 @@ pub struct AdapterConfig {
 }
 
 impl AdapterConfig {
+    /// The configuration of an adapter that was read from files.
+    pub fn of_file(file: &AdapterFile) -> Self {
+        AdapterConfig {
+            rank: file.rank,
+            alpha: file.alpha,
+            rank_stabilised: file.rank_stabilised,
+            targets: file.targets().into_iter().collect(),
+        }
+    }
+
     /// What the low-rank product is multiplied by.
     pub fn scale(&self) -> f32 {
         let rank = self.rank as f64;
@@ -239,19 +249,24 @@ impl<D: Device> Adapter<D> {
     /// An adapter that was read from files. Projections that it leaves out in some layers and has
     /// in others get pairs of zeros there.
     pub fn load(device: &D, model: &ModelConfig, file: &AdapterFile) -> Result<Self> {
-        file.check(model)?;
-        let config = AdapterConfig {
-            rank: file.rank,
-            alpha: file.alpha,
-            rank_stabilised: file.rank_stabilised,
-            targets: file.targets().into_iter().collect(),
-        };
-        let adapter = Self::zeros(device, model, &config)?;
-        for (&(layer, projection), pair) in &file.tensors {
-            adapter.set(device, layer, projection, Side::A, &pair.a)?;
-            adapter.set(device, layer, projection, Side::B, &pair.b)?;
-        }
+        let adapter = Self::zeros(device, model, &AdapterConfig::of_file(file))?;
+        adapter.refill(device, model, file)?;
         Ok(adapter)
+    }
+
+    /// Puts what was read from files into an adapter of the same configuration.
+    ///
+    /// # Errors
+    /// When the file does not fit the model or the adapter; the adapter is then of no use.
+    pub fn refill(&self, device: &D, model: &ModelConfig, file: &AdapterFile) -> Result<()> {
+        file.check(model)?;
+        device.fill_zero(self.parameters.masters())?;
+        device.fill_zero(self.parameters.values())?;
+        for (&(layer, projection), pair) in &file.tensors {
+            self.set(device, layer, projection, Side::A, &pair.a)?;
+            self.set(device, layer, projection, Side::B, &pair.b)?;
+        }
+        Ok(())
     }
 
     /// The masters as files hold them.

@@ -19,7 +19,10 @@ use self::{
     inputs::{StepInputs, StepShape},
     workspace::Workspace,
 };
-use super::{Adapter, Group, LayerAdapter, Model, ModelError, Result, split_gate_up, split_qkv};
+use super::{
+    Adapter, AdapterConfig, Group, LayerAdapter, Model, ModelError, Result, split_gate_up,
+    split_qkv,
+};
 use crate::{
     device::{self, Device, DeviceError, Draws, KvPages, PAGE_TOKENS, PagedRows},
     sample::runner::{
@@ -463,51 +466,35 @@ impl<D: Device> Runner for PagedModel<D> {
 
     fn load_adapter(&mut self, adapter: u64, weights: &AdapterWeights) -> Result<()> {
         let most = self.options.max_adapter_rank;
-        let rank = weights.config.rank;
-        if rank > most {
+        if weights.rank > most {
             return Err(ModelError::Input {
                 operation: "load an adapter",
-                reason: format!("its rank is {rank}, room was made for {most}"),
+                reason: format!("its rank is {}, room was made for {most}", weights.rank),
             });
         }
-        let device = &self.model.device;
-        let fits = |(_, spare): &(u64, Adapter<D>)| spare.config == weights.config;
-        let (slot, loaded) = match self.free_slots.iter().position(fits) {
-            Some(at) => self.free_slots.swap_remove(at),
+        let (device, config) = (&self.model.device, &self.model.config);
+        let wanted = AdapterConfig::of_file(weights);
+        let fits = |(_, spare): &(u64, Adapter<D>)| spare.config == wanted;
+        let loaded = match self.free_slots.iter().position(fits) {
+            Some(at) => {
+                let (slot, adapter) = self.free_slots.swap_remove(at);
+                if let Err(error) = adapter.refill(device, config, weights) {
+                    self.free_slots.push((slot, adapter));
+                    return Err(error);
+                }
+                Loaded { slot, adapter }
+            }
             None => {
+                let adapter = Adapter::load(device, config, weights)?;
                 self.n_slots += 1;
-                let fresh = Adapter::zeros(device, &self.model.config, &weights.config)?;
-                (self.n_slots, fresh)
+                Loaded {
+                    slot: self.n_slots,
+                    adapter,
+                }
             }
         };
-        let fill = || {
-            device.fill_zero(loaded.parameters.masters())?;
-            device.fill_zero(loaded.parameters.values())?;
-            for matrix in &weights.matrices {
-                loaded.set(
-                    device,
-                    matrix.layer,
-                    matrix.projection,
-                    matrix.side,
-                    &matrix.values,
-                )?;
-            }
-            Ok(())
-        };
-        match fill() {
-            Ok(()) => {
-                let loaded = Loaded {
-                    slot,
-                    adapter: loaded,
-                };
-                self.adapters.insert(adapter, loaded);
-                Ok(())
-            }
-            Err(error) => {
-                self.free_slots.push((slot, loaded));
-                Err(error)
-            }
-        }
+        self.adapters.insert(adapter, loaded);
+        Ok(())
     }
 
     fn unload_adapter(&mut self, adapter: u64) {
