@@ -6,7 +6,7 @@ use super::*;
 use fixture::{NAMES, fixture};
 
 /// How much log-probabilities may differ.
-const SAME: f32 = 5e-6;
+const SAME: f32 = 0.0;
 
 /// Checks that two requests drew the same, and said nearly the same of it.
 fn assert_same(a: &Completion, b: &Completion, what: &str) {
