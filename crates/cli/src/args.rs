@@ -78,6 +78,9 @@ pub enum Verb {
     /// Look at, import and prove tasks
     #[command(subcommand)]
     Tasks(TasksVerb),
+    /// Fetch, look at, convert and merge models
+    #[command(subcommand)]
+    Model(crate::verbs::model::args::ModelVerb),
     /// Run one agent on a suite: a job of trials
     Run(RunArgs),
     /// Judge predictions that something else made

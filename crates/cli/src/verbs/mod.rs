@@ -6,6 +6,7 @@ mod doctor;
 mod evaluate;
 mod export;
 mod grade;
+pub mod model;
 mod profile;
 mod report;
 mod run;
@@ -22,6 +23,7 @@ pub fn run(args: Args) -> Result<u8, CliError> {
     let places = Places::resolve(&args.places)?;
     match args.verb {
         Verb::Tasks(verb) => tasks::run(verb, &places),
+        Verb::Model(verb) => model::run(verb, &places),
         Verb::Run(args) => run::run(&args, &places),
         Verb::Grade(args) => grade::run(&args, &places),
         Verb::Evaluate(args) => evaluate::run(&args, &places),
