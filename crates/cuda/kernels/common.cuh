@@ -102,6 +102,50 @@ struct Access<8> {
     }
 };
 
+// VEC elements of bf16 as they lie in memory: half the registers of floats while they wait.
+template <int VEC>
+struct Packed;
+template <>
+struct Packed<1> {
+    bf16 element;
+    __device__ __forceinline__ void load(const bf16* p) {
+        element = *p;
+    }
+    __device__ __forceinline__ void store(bf16* p) const {
+        *p = element;
+    }
+    __device__ __forceinline__ void pack(const float* v) {
+        store_one(&element, v[0]);
+    }
+    __device__ __forceinline__ void unpack(float* v) const {
+        v[0] = to_float(element);
+    }
+};
+template <>
+struct Packed<8> {
+    uint4 words;
+    __device__ __forceinline__ void load(const bf16* p) {
+        words = *reinterpret_cast<const uint4*>(p);
+    }
+    __device__ __forceinline__ void store(bf16* p) const {
+        *reinterpret_cast<uint4*>(p) = words;
+    }
+    __device__ __forceinline__ void pack(const float* v) {
+        words.x = pack_bf16(v[0], v[1]);
+        words.y = pack_bf16(v[2], v[3]);
+        words.z = pack_bf16(v[4], v[5]);
+        words.w = pack_bf16(v[6], v[7]);
+    }
+    __device__ __forceinline__ void unpack(float* v) const {
+        const u32 w[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            v[2 * i] = __uint_as_float(w[i] << 16);
+            v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
+        }
+    }
+};
+
 // The sum over `width` neighbouring lanes (a power of two up to 32), in all of them.
 __device__ __forceinline__ float lane_sum(float x, int width) {
     for (int offset = width / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);

@@ -1,6 +1,9 @@
 // The head of the model: log-probabilities of targets without storing a softmax, and their
 // gradient in place. One block a row; z = logit / temperature.
 
+// Below every logit that counts; finite, so that differences of two of them are numbers.
+#define LOWEST -3.0e38f
+
 struct Online {
     float max;
     float sum;    // of exp(z - max)
@@ -9,7 +12,6 @@ struct Online {
 
 __device__ __forceinline__ Online merged(Online a, Online b) {
     const float max = fmaxf(a.max, b.max);
-    if (max == -INFINITY) return Online{max, 0.0f, 0.0f};
     const float fa = __expf(a.max - max), fb = __expf(b.max - max);
     return Online{max, a.sum * fa + b.sum * fb, a.moment * fa + b.moment * fb};
 }
@@ -31,31 +33,46 @@ __device__ __forceinline__ Online block_merged(Online x, Online* shared) {
     return total;
 }
 
+// Takes in N logits: one rescaling for all of them where the maximum rises.
+template <int N, bool MOMENT>
+__device__ __forceinline__ void take(Online& own, float* v, float inverse_temperature) {
+    float max = own.max;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        v[i] *= inverse_temperature;
+        max = fmaxf(max, v[i]);
+    }
+    if (max > own.max) {
+        const float factor = __expf(own.max - max);
+        own.sum *= factor;
+        if (MOMENT) own.moment *= factor;
+        own.max = max;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const float e = __expf(v[i] - own.max);
+        own.sum += e;
+        // A logit of minus infinity has no weight; times its weight it would be NaN.
+        if (MOMENT) own.moment += e * fmaxf(v[i], LOWEST);
+    }
+}
+
 template <typename T, int VEC, bool MOMENT>
 __device__ __forceinline__ Online row_online(const T* row, u32 cols, float inverse_temperature) {
-    Online own{-INFINITY, 0.0f, 0.0f};
-    for (u32 c = threadIdx.x * VEC; c < cols; c += blockDim.x * VEC) {
+    Online own{LOWEST, 0.0f, 0.0f};
+    const u32 step = blockDim.x * VEC;
+    u32 c = threadIdx.x * VEC;
+    // Two loads in flight.
+    for (; c + step < cols; c += 2 * step) {
+        float v[2 * VEC];
+        Access<VEC>::load(row + c, v);
+        Access<VEC>::load(row + c + step, v + VEC);
+        take<2 * VEC, MOMENT>(own, v, inverse_temperature);
+    }
+    if (c < cols) {
         float v[VEC];
         Access<VEC>::load(row + c, v);
-        float max = own.max;
-#pragma unroll
-        for (int i = 0; i < VEC; i++) {
-            v[i] *= inverse_temperature;
-            max = fmaxf(max, v[i]);
-        }
-        if (max > own.max) {
-            const float factor = __expf(own.max - max);
-            own.sum *= factor;
-            if (MOMENT) own.moment *= factor;
-            own.max = max;
-        }
-#pragma unroll
-        for (int i = 0; i < VEC; i++) {
-            // A logit of minus infinity has no weight; times its own weight it would be NaN.
-            const float e = v[i] == -INFINITY ? 0.0f : __expf(v[i] - own.max);
-            own.sum += e;
-            if (MOMENT) own.moment += e == 0.0f ? 0.0f : e * v[i];
-        }
+        take<VEC, MOMENT>(own, v, inverse_temperature);
     }
     return own;
 }
@@ -72,7 +89,9 @@ __device__ void log_softmax_gather(const T* logits, u64 stride, u32 cols, const 
         const float log_sum = total.max + logf(total.sum);
         const u32 target = targets[blockIdx.x];
         lse[blockIdx.x] = log_sum;
-        logprob[blockIdx.x] = target < cols ? to_float(row[target]) * inverse_temperature - log_sum : NAN;
+        // Rounded as in the sum, so that a lone logit has probability 1.
+        const float z = target < cols ? __fmul_rn(to_float(row[target]), inverse_temperature) : NAN;
+        logprob[blockIdx.x] = z - log_sum;
         if (entropy != nullptr) entropy[blockIdx.x] = log_sum - total.moment / total.sum;
     }
 }

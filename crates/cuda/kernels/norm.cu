@@ -3,7 +3,9 @@
 // A group is one run of one row: group g is run `g % runs` of row `g / runs`. A team of
 // `blockDim.x` threads (a power of two) works on one group and keeps its elements in registers,
 // CHUNKS times VEC a thread; `blockDim.y` teams make a block. Teams within a warp reduce by
-// shuffles, larger ones are a whole block each. Wider runs than registers hold are read twice.
+// shuffles, larger ones are a whole block each. The grid is as large as fits on the GPU at once;
+// each team takes every `gridDim.x * blockDim.y`-th group, and reads its next one before it
+// reduces the one at hand. Wider runs than registers hold are read twice.
 
 struct Groups {
     u32 runs;
@@ -11,9 +13,22 @@ struct Groups {
     u64 n_groups;
 };
 
-__device__ __forceinline__ float team_sum(float x, float* shared) {
-    if (blockDim.x <= 32) return lane_sum(x, blockDim.x);
-    return block_sum(x, shared);
+// Sums of both numbers over a team, in all its threads. `shared` has two halves that reductions
+// take in turn, so that one barrier is enough for each.
+__device__ __forceinline__ float2 team_sums(float2 x, float2 (*shared)[32], u32& turn) {
+    const u32 width = min(blockDim.x, 32);
+    x.x = lane_sum(x.x, width);
+    x.y = lane_sum(x.y, width);
+    if (blockDim.x <= 32) return x;
+    const u32 n_warps = blockDim.x / 32;
+    float2* half = shared[turn & 1];
+    turn++;
+    if (threadIdx.x % 32 == 0) half[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = half[threadIdx.x % n_warps];
+    x.x = lane_sum(x.x, n_warps);
+    x.y = lane_sum(x.y, n_warps);
+    return x;
 }
 
 template <int VEC>
@@ -24,46 +39,81 @@ __device__ __forceinline__ void load_weight(const void* weight, bool weight_f32,
         Access<VEC>::load((const bf16*)weight + c, w);
 }
 
+// Where a team's group lies: its row, and its first column.
+struct Place {
+    bool live;
+    u64 row;
+    u32 first;
+
+    __device__ __forceinline__ Place(const Groups& groups, u64 turn) {
+        const u64 g = (turn * gridDim.x + blockIdx.x) * blockDim.y + threadIdx.y;
+        live = g < groups.n_groups;
+        row = live ? (groups.runs == 1 ? g : g / groups.runs) : 0;
+        first = live ? (u32)(g - row * groups.runs) * groups.width : 0;
+    }
+};
+
 // With DELTA: sum += delta first, rounded to bf16, and the norm is of that.
 template <int VEC, int CHUNKS, bool DELTA>
 __device__ void rms_norm(const bf16* delta, u64 delta_stride, const bf16* x, bf16* sum, u64 x_stride,
                          const void* weight, bool weight_f32, float epsilon, bf16* out, u64 out_stride, Groups groups) {
-    __shared__ float shared[33];
+    __shared__ float2 shared[2][32];
+    u32 reductions = 0;
     // Every team of a block makes the same number of turns, so that all lanes take part in shuffles.
     const u64 turns = (groups.n_groups + (u64)gridDim.x * blockDim.y - 1) / ((u64)gridDim.x * blockDim.y);
+    Packed<VEC> next_x[CHUNKS], next_delta[CHUNKS];
+    const auto fetch = [&](const Place& place) {
+#pragma unroll
+        for (int k = 0; k < CHUNKS; k++) {
+            const u32 c = (k * blockDim.x + threadIdx.x) * VEC;
+            if (place.live && c < groups.width) {
+                next_x[k].load(x + place.row * x_stride + place.first + c);
+                if (DELTA) next_delta[k].load(delta + place.row * delta_stride + place.first + c);
+            }
+        }
+    };
+    Place place(groups, 0);
+    fetch(place);
     for (u64 turn = 0; turn < turns; turn++) {
-        const u64 g = (turn * gridDim.x + blockIdx.x) * blockDim.y + threadIdx.y;
-        const bool live = g < groups.n_groups;
-        const u64 row = live ? g / groups.runs : 0;
-        const u32 first = live ? (u32)(g - row * groups.runs) * groups.width : 0;
-        float v[CHUNKS][VEC];
+        Packed<VEC> at_hand[CHUNKS];
         float squares = 0.0f;
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
             const u32 c = (k * blockDim.x + threadIdx.x) * VEC;
-            if (live && c < groups.width) {
-                Access<VEC>::load(x + row * x_stride + first + c, v[k]);
+            at_hand[k] = next_x[k];
+            if (place.live && c < groups.width) {
+                float v[VEC];
+                at_hand[k].unpack(v);
                 if (DELTA) {
                     float d[VEC];
-                    Access<VEC>::load(delta + row * delta_stride + first + c, d);
+                    next_delta[k].unpack(d);
 #pragma unroll
-                    for (int i = 0; i < VEC; i++) v[k][i] = rounded<bf16>(v[k][i] + d[i]);
-                    Access<VEC>::store(sum + row * x_stride + first + c, v[k]);
+                    for (int i = 0; i < VEC; i++) v[i] += d[i];
+                    at_hand[k].pack(v);
+                    at_hand[k].store(sum + place.row * x_stride + place.first + c);
+                    at_hand[k].unpack(v);
                 }
 #pragma unroll
-                for (int i = 0; i < VEC; i++) squares += v[k][i] * v[k][i];
+                for (int i = 0; i < VEC; i++) squares += v[i] * v[i];
             }
         }
-        const float inverse = rsqrtf(team_sum(squares, shared) / groups.width + epsilon);
+        const Place here = place;
+        if (turn + 1 < turns) {
+            place = Place(groups, turn + 1);
+            fetch(place);
+        }
+        squares = team_sums(make_float2(squares, 0.0f), shared, reductions).x;
+        const float inverse = rsqrtf(squares / groups.width + epsilon);
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
             const u32 c = (k * blockDim.x + threadIdx.x) * VEC;
-            if (live && c < groups.width) {
-                float w[VEC];
+            if (here.live && c < groups.width) {
+                float w[VEC], v[VEC];
                 load_weight<VEC>(weight, weight_f32, c, w);
+                at_hand[k].unpack(v);
 #pragma unroll
-                for (int i = 0; i < VEC; i++) w[i] *= v[k][i] * inverse;
-                Access<VEC>::store(out + row * out_stride + first + c, w);
+                for (int i = 0; i < VEC; i++) w[i] *= v[i] * inverse;
+                Access<VEC>::store(out + here.row * out_stride + here.first + c, w);
             }
         }
     }
@@ -104,53 +154,72 @@ template <int VEC, int CHUNKS>
 __device__ void rms_norm_backward(const bf16* x, u64 x_stride, const void* weight, bool weight_f32, float epsilon,
                                   const bf16* d_out, u64 d_out_stride, bf16* d_x, u64 d_x_stride, bool accumulate,
                                   float* partial, Groups groups) {
-    __shared__ float shared[33];
+    __shared__ float2 shared[2][32];
+    u32 reductions = 0;
     float d_weight[CHUNKS][VEC] = {};
     const u64 turns = (groups.n_groups + (u64)gridDim.x * blockDim.y - 1) / ((u64)gridDim.x * blockDim.y);
+    Packed<VEC> next_x[CHUNKS], next_d[CHUNKS];
+    const auto fetch = [&](const Place& place) {
+#pragma unroll
+        for (int k = 0; k < CHUNKS; k++) {
+            const u32 c = (k * blockDim.x + threadIdx.x) * VEC;
+            if (place.live && c < groups.width) {
+                next_x[k].load(x + place.row * x_stride + place.first + c);
+                next_d[k].load(d_out + place.row * d_out_stride + place.first + c);
+            }
+        }
+    };
+    Place place(groups, 0);
+    fetch(place);
     for (u64 turn = 0; turn < turns; turn++) {
-        const u64 g = (turn * gridDim.x + blockIdx.x) * blockDim.y + threadIdx.y;
-        const bool live = g < groups.n_groups;
-        const u64 row = live ? g / groups.runs : 0;
-        const u32 first = live ? (u32)(g - row * groups.runs) * groups.width : 0;
-        float v[CHUNKS][VEC], d[CHUNKS][VEC];
+        Packed<VEC> at_hand[CHUNKS], d_at_hand[CHUNKS], before[CHUNKS];
         float squares = 0.0f, product = 0.0f;
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
             const u32 c = (k * blockDim.x + threadIdx.x) * VEC;
-            if (live && c < groups.width) {
-                float w[VEC];
-                Access<VEC>::load(x + row * x_stride + first + c, v[k]);
-                Access<VEC>::load(d_out + row * d_out_stride + first + c, d[k]);
+            at_hand[k] = next_x[k];
+            d_at_hand[k] = next_d[k];
+            if (place.live && c < groups.width) {
+                float w[VEC], v[VEC], d[VEC];
+                at_hand[k].unpack(v);
+                d_at_hand[k].unpack(d);
+                if (accumulate) before[k].load(d_x + place.row * d_x_stride + place.first + c);
                 load_weight<VEC>(weight, weight_f32, c, w);
 #pragma unroll
                 for (int i = 0; i < VEC; i++) {
-                    squares += v[k][i] * v[k][i];
-                    product += v[k][i] * d[k][i] * w[i];
+                    squares += v[i] * v[i];
+                    product += v[i] * d[i] * w[i];
                 }
             }
         }
-        squares = team_sum(squares, shared);
-        product = team_sum(product, shared);
-        const float inverse = rsqrtf(squares / groups.width + epsilon);
-        const float pull = product * inverse * inverse / groups.width;
+        const Place here = place;
+        if (turn + 1 < turns) {
+            place = Place(groups, turn + 1);
+            fetch(place);
+        }
+        const float2 sums = team_sums(make_float2(squares, product), shared, reductions);
+        const float inverse = rsqrtf(sums.x / groups.width + epsilon);
+        const float pull = sums.y * inverse * inverse / groups.width;
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
             const u32 c = (k * blockDim.x + threadIdx.x) * VEC;
-            if (live && c < groups.width) {
-                float w[VEC], result[VEC];
+            if (here.live && c < groups.width) {
+                float w[VEC], v[VEC], d[VEC], result[VEC];
                 load_weight<VEC>(weight, weight_f32, c, w);
+                at_hand[k].unpack(v);
+                d_at_hand[k].unpack(d);
                 if (accumulate) {
-                    Access<VEC>::load(d_x + row * d_x_stride + first + c, result);
+                    before[k].unpack(result);
                 } else {
 #pragma unroll
                     for (int i = 0; i < VEC; i++) result[i] = 0.0f;
                 }
 #pragma unroll
                 for (int i = 0; i < VEC; i++) {
-                    result[i] += inverse * (w[i] * d[k][i] - v[k][i] * pull);
-                    d_weight[k][i] += d[k][i] * v[k][i] * inverse;
+                    result[i] += inverse * (w[i] * d[i] - v[i] * pull);
+                    d_weight[k][i] += d[i] * v[i] * inverse;
                 }
-                Access<VEC>::store(d_x + row * d_x_stride + first + c, result);
+                Access<VEC>::store(d_x + here.row * d_x_stride + here.first + c, result);
             }
         }
     }
@@ -214,20 +283,20 @@ __device__ void rms_norm_backward_wide(const bf16* x, u64 x_stride, const void* 
 }
 
 #define NORM(VEC, CHUNKS)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(1024)                                                                 \
+    extern "C" __global__ void __launch_bounds__(512, 2)                                                               \
         rms_norm_##VEC##_##CHUNKS(const bf16* x, u64 x_stride, const void* weight, u32 weight_f32, float epsilon,      \
                                   bf16* out, u64 out_stride, u32 runs, u32 width, u64 n_groups) {                      \
         rms_norm<VEC, CHUNKS, false>(nullptr, 0, x, nullptr, x_stride, weight, weight_f32, epsilon, out, out_stride,   \
                                      Groups{runs, width, n_groups});                                                   \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(1024)                                                                 \
+    extern "C" __global__ void __launch_bounds__(512, 2)                                                               \
         add_rms_norm_##VEC##_##CHUNKS(const bf16* delta, u64 delta_stride, bf16* sum, u64 sum_stride,                  \
                                       const void* weight, u32 weight_f32, float epsilon, bf16* out, u64 out_stride,    \
                                       u32 runs, u32 width, u64 n_groups) {                                             \
         rms_norm<VEC, CHUNKS, true>(delta, delta_stride, sum, sum, sum_stride, weight, weight_f32, epsilon, out,       \
                                     out_stride, Groups{runs, width, n_groups});                                        \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(1024) rms_norm_backward_##VEC##_##CHUNKS(                             \
+    extern "C" __global__ void __launch_bounds__(512, 2) rms_norm_backward_##VEC##_##CHUNKS(                           \
         const bf16* x, u64 x_stride, const void* weight, u32 weight_f32, float epsilon, const bf16* d_out,             \
         u64 d_out_stride, bf16* d_x, u64 d_x_stride, u32 accumulate, float* partial, u32 runs, u32 width,              \
         u64 n_groups) {                                                                                                \

@@ -135,12 +135,13 @@ impl Cuda {
         if logits.cols() == 0 {
             return Err(shape(OPERATION, "no logits".into()));
         }
+        let width = vector_width(&[logits]);
         // SAFETY: the view lies within its tensor; settings and outputs have the rows.
         unsafe {
             self.launch(
                 OPERATION,
                 Family::Sample,
-                &format!("sample_{}", letter(logits.dtype())),
+                &format!("sample_{}_{width}", letter(logits.dtype())),
                 (n as u32, 1, 1),
                 (1024, 1, 1),
                 words![

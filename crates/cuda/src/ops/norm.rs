@@ -22,11 +22,13 @@ struct Groups {
 }
 
 impl Groups {
+    /// `threads` are those that run at once on a multiprocessor.
     fn new(
         operation: &'static str,
         views: &[&V],
         weight: &T,
-        persistent: Option<u32>,
+        n_multiprocessors: u32,
+        threads: usize,
     ) -> Result<Self> {
         check_activations(operation, views)?;
         check_same(operation, views)?;
@@ -48,20 +50,15 @@ impl Groups {
         // A team within a warp, a whole block, a block with two chunks a thread, or two passes.
         let team = units.next_power_of_two();
         let (suffix, team) = match (vector, team) {
-            (8, 1..=1024) => ("8_1", team),
-            (8, 2048) => ("8_2", 1024),
-            (1, 1..=1024) => ("1_1", team),
+            (8, 1..=512) => ("8_1", team),
+            (8, 1024) => ("8_2", 512),
+            (1, 1..=512) => ("1_1", team),
             _ => ("wide", 1024),
         };
         let teams = if team <= 32 { 256 / team } else { 1 };
-        let blocks = n_groups.div_ceil(teams).clamp(1, i32::MAX as usize) as u32;
-        let grid = match persistent {
-            // As many blocks as run at once, 2048 threads on a multiprocessor.
-            Some(n_multiprocessors) => {
-                blocks.min(n_multiprocessors * (2048 / (team * teams)).max(1) as u32)
-            }
-            None => blocks,
-        };
+        // As many blocks as run at once, which the kernels' launch bounds see to.
+        let at_once = n_multiprocessors as usize * (threads / (team * teams)).max(1);
+        let grid = n_groups.div_ceil(teams).clamp(1, at_once) as u32;
         Ok(Groups {
             runs: cols / width,
             width,
@@ -76,7 +73,7 @@ impl Groups {
 impl Cuda {
     pub(crate) fn op_rms_norm(&self, x: &V, weight: &T, epsilon: f32, out: &V) -> Result<()> {
         const OPERATION: &str = "rms_norm";
-        let groups = Groups::new(OPERATION, &[x, out], weight, None)?;
+        let groups = Groups::new(OPERATION, &[x, out], weight, self.n_multiprocessors(), 1024)?;
         if groups.n_groups == 0 {
             return Ok(());
         }
@@ -114,7 +111,13 @@ impl Cuda {
         out: &V,
     ) -> Result<()> {
         const OPERATION: &str = "add_rms_norm";
-        let groups = Groups::new(OPERATION, &[delta, sum, out], weight, None)?;
+        let groups = Groups::new(
+            OPERATION,
+            &[delta, sum, out],
+            weight,
+            self.n_multiprocessors(),
+            1024,
+        )?;
         if groups.n_groups == 0 {
             return Ok(());
         }
@@ -156,8 +159,13 @@ impl Cuda {
         d_weight: Option<&T>,
     ) -> Result<()> {
         const OPERATION: &str = "rms_norm_backward";
-        let persistent = d_weight.map(|_| self.n_multiprocessors());
-        let groups = Groups::new(OPERATION, &[x, d_out, d_x], weight, persistent)?;
+        let groups = Groups::new(
+            OPERATION,
+            &[x, d_out, d_x],
+            weight,
+            self.n_multiprocessors(),
+            1024,
+        )?;
         if groups.n_groups == 0 {
             return Ok(());
         }
