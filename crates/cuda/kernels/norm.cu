@@ -2,10 +2,9 @@
 //
 // A group is one run of one row: group g is run `g % runs` of row `g / runs`. A team of
 // `blockDim.x` threads (a power of two) works on one group and keeps its elements in registers,
-// CHUNKS times VEC a thread; `blockDim.y` teams make a block. Teams within a warp reduce by
-// shuffles, larger ones are a whole block each. The grid is as large as fits on the GPU at once;
-// each team takes every `gridDim.x * blockDim.y`-th group, and reads its next one before it
-// reduces the one at hand. Wider runs than registers hold are read twice.
+// CHUNKS times VEC a thread, all loaded before the first is used; `blockDim.y` teams make a block.
+// Teams within a warp reduce by shuffles, larger ones are a whole block each. Wider runs than
+// registers hold are read twice.
 
 struct Groups {
     u32 runs;
@@ -61,32 +60,27 @@ __device__ void rms_norm(const bf16* delta, u64 delta_stride, const bf16* x, bf1
     u32 reductions = 0;
     // Every team of a block makes the same number of turns, so that all lanes take part in shuffles.
     const u64 turns = (groups.n_groups + (u64)gridDim.x * blockDim.y - 1) / ((u64)gridDim.x * blockDim.y);
-    Packed<VEC> next_x[CHUNKS], next_delta[CHUNKS];
-    const auto fetch = [&](const Place& place) {
+    for (u64 turn = 0; turn < turns; turn++) {
+        const Place place(groups, turn);
+        Packed<VEC> at_hand[CHUNKS], deltas[CHUNKS];
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
             const u32 c = (k * blockDim.x + threadIdx.x) * VEC;
             if (place.live && c < groups.width) {
-                next_x[k].load(x + place.row * x_stride + place.first + c);
-                if (DELTA) next_delta[k].load(delta + place.row * delta_stride + place.first + c);
+                at_hand[k].load(x + place.row * x_stride + place.first + c);
+                if (DELTA) deltas[k].load(delta + place.row * delta_stride + place.first + c);
             }
         }
-    };
-    Place place(groups, 0);
-    fetch(place);
-    for (u64 turn = 0; turn < turns; turn++) {
-        Packed<VEC> at_hand[CHUNKS];
         float squares = 0.0f;
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
             const u32 c = (k * blockDim.x + threadIdx.x) * VEC;
-            at_hand[k] = next_x[k];
             if (place.live && c < groups.width) {
                 float v[VEC];
                 at_hand[k].unpack(v);
                 if (DELTA) {
                     float d[VEC];
-                    next_delta[k].unpack(d);
+                    deltas[k].unpack(d);
 #pragma unroll
                     for (int i = 0; i < VEC; i++) v[i] += d[i];
                     at_hand[k].pack(v);
@@ -97,23 +91,18 @@ __device__ void rms_norm(const bf16* delta, u64 delta_stride, const bf16* x, bf1
                 for (int i = 0; i < VEC; i++) squares += v[i] * v[i];
             }
         }
-        const Place here = place;
-        if (turn + 1 < turns) {
-            place = Place(groups, turn + 1);
-            fetch(place);
-        }
         squares = team_sums(make_float2(squares, 0.0f), shared, reductions).x;
         const float inverse = rsqrtf(squares / groups.width + epsilon);
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
             const u32 c = (k * blockDim.x + threadIdx.x) * VEC;
-            if (here.live && c < groups.width) {
+            if (place.live && c < groups.width) {
                 float w[VEC], v[VEC];
                 load_weight<VEC>(weight, weight_f32, c, w);
                 at_hand[k].unpack(v);
 #pragma unroll
                 for (int i = 0; i < VEC; i++) w[i] *= v[i] * inverse;
-                Access<VEC>::store(out + here.row * out_stride + here.first + c, w);
+                Access<VEC>::store(out + place.row * out_stride + place.first + c, w);
             }
         }
     }
@@ -148,43 +137,37 @@ __device__ void rms_norm_wide(const bf16* delta, u64 delta_stride, const bf16* x
 }
 
 // d_x = inverse * (w d_out - x inverse^2 / width * sum(w d_out x)), added where `accumulate`.
-// With `partial`, each block writes its sum over its groups of d_out * x * inverse to its row of
-// it; `sum_partials` adds these in order. Several teams a block work with one chunk only.
-template <int VEC, int CHUNKS>
+// With PARTIAL, each block writes its sum over its groups of d_out * x * inverse to its row of
+// `partial`; `sum_partials` adds these in order.
+template <int VEC, int CHUNKS, bool PARTIAL>
 __device__ void rms_norm_backward(const bf16* x, u64 x_stride, const void* weight, bool weight_f32, float epsilon,
                                   const bf16* d_out, u64 d_out_stride, bf16* d_x, u64 d_x_stride, bool accumulate,
                                   float* partial, Groups groups) {
     __shared__ float2 shared[2][32];
     u32 reductions = 0;
-    float d_weight[CHUNKS][VEC] = {};
+    float d_weight[PARTIAL ? CHUNKS : 1][VEC] = {};
     const u64 turns = (groups.n_groups + (u64)gridDim.x * blockDim.y - 1) / ((u64)gridDim.x * blockDim.y);
-    Packed<VEC> next_x[CHUNKS], next_d[CHUNKS];
-    const auto fetch = [&](const Place& place) {
+    for (u64 turn = 0; turn < turns; turn++) {
+        const Place place(groups, turn);
+        Packed<VEC> at_hand[CHUNKS], d_at_hand[CHUNKS], before[CHUNKS];
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
             const u32 c = (k * blockDim.x + threadIdx.x) * VEC;
             if (place.live && c < groups.width) {
-                next_x[k].load(x + place.row * x_stride + place.first + c);
-                next_d[k].load(d_out + place.row * d_out_stride + place.first + c);
+                at_hand[k].load(x + place.row * x_stride + place.first + c);
+                d_at_hand[k].load(d_out + place.row * d_out_stride + place.first + c);
+                if (accumulate) before[k].load(d_x + place.row * d_x_stride + place.first + c);
             }
         }
-    };
-    Place place(groups, 0);
-    fetch(place);
-    for (u64 turn = 0; turn < turns; turn++) {
-        Packed<VEC> at_hand[CHUNKS], d_at_hand[CHUNKS], before[CHUNKS];
         float squares = 0.0f, product = 0.0f;
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
             const u32 c = (k * blockDim.x + threadIdx.x) * VEC;
-            at_hand[k] = next_x[k];
-            d_at_hand[k] = next_d[k];
             if (place.live && c < groups.width) {
                 float w[VEC], v[VEC], d[VEC];
+                load_weight<VEC>(weight, weight_f32, c, w);
                 at_hand[k].unpack(v);
                 d_at_hand[k].unpack(d);
-                if (accumulate) before[k].load(d_x + place.row * d_x_stride + place.first + c);
-                load_weight<VEC>(weight, weight_f32, c, w);
 #pragma unroll
                 for (int i = 0; i < VEC; i++) {
                     squares += v[i] * v[i];
@@ -192,18 +175,13 @@ __device__ void rms_norm_backward(const bf16* x, u64 x_stride, const void* weigh
                 }
             }
         }
-        const Place here = place;
-        if (turn + 1 < turns) {
-            place = Place(groups, turn + 1);
-            fetch(place);
-        }
         const float2 sums = team_sums(make_float2(squares, product), shared, reductions);
         const float inverse = rsqrtf(sums.x / groups.width + epsilon);
         const float pull = sums.y * inverse * inverse / groups.width;
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
             const u32 c = (k * blockDim.x + threadIdx.x) * VEC;
-            if (here.live && c < groups.width) {
+            if (place.live && c < groups.width) {
                 float w[VEC], v[VEC], d[VEC], result[VEC];
                 load_weight<VEC>(weight, weight_f32, c, w);
                 at_hand[k].unpack(v);
@@ -217,31 +195,37 @@ __device__ void rms_norm_backward(const bf16* x, u64 x_stride, const void* weigh
 #pragma unroll
                 for (int i = 0; i < VEC; i++) {
                     result[i] += inverse * (w[i] * d[i] - v[i] * pull);
-                    d_weight[k][i] += d[i] * v[i] * inverse;
+                    if (PARTIAL) d_weight[k][i] += d[i] * v[i] * inverse;
                 }
-                Access<VEC>::store(d_x + here.row * d_x_stride + here.first + c, result);
+                Access<VEC>::store(d_x + place.row * d_x_stride + place.first + c, result);
             }
         }
     }
-    if (partial == nullptr) return;
-    // Small teams add up within their block, in order of teams.
-    __shared__ float teams[256 * VEC];
+    if (!PARTIAL) return;
     float* mine = partial + (u64)blockIdx.x * groups.width;
     if (blockDim.y == 1) {
 #pragma unroll
         for (int k = 0; k < CHUNKS; k++) {
             const u32 c = (k * blockDim.x + threadIdx.x) * VEC;
-            if (c < groups.width) Access<VEC>::store(mine + c, d_weight[k]);
+            if (c < groups.width) Access<VEC>::store(mine + c, d_weight[PARTIAL ? k : 0]);
         }
         return;
     }
+    // Small teams add up within their block, in order of teams.
+    __shared__ float teams[256 * VEC];
 #pragma unroll
-    for (int i = 0; i < VEC; i++) teams[(threadIdx.y * blockDim.x + threadIdx.x) * VEC + i] = d_weight[0][i];
-    __syncthreads();
-    for (u32 c = threadIdx.y * blockDim.x + threadIdx.x; c < groups.width; c += blockDim.x * blockDim.y) {
-        float total = 0.0f;
-        for (u32 y = 0; y < blockDim.y; y++) total += teams[y * blockDim.x * VEC + c];
-        mine[c] = total;
+    for (int k = 0; k < CHUNKS; k++) {
+#pragma unroll
+        for (int i = 0; i < VEC; i++)
+            teams[(threadIdx.y * blockDim.x + threadIdx.x) * VEC + i] = d_weight[PARTIAL ? k : 0][i];
+        __syncthreads();
+        const u32 chunk = blockDim.x * VEC;
+        for (u32 c = threadIdx.y * blockDim.x + threadIdx.x; c < chunk; c += blockDim.x * blockDim.y) {
+            float total = 0.0f;
+            for (u32 y = 0; y < blockDim.y; y++) total += teams[y * chunk + c];
+            if (k * chunk + c < groups.width) mine[k * chunk + c] = total;
+        }
+        __syncthreads();
     }
 }
 
@@ -283,29 +267,32 @@ __device__ void rms_norm_backward_wide(const bf16* x, u64 x_stride, const void* 
 }
 
 #define NORM(VEC, CHUNKS)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(512, 2)                                                               \
+    extern "C" __global__ void __launch_bounds__(512)                                                                  \
         rms_norm_##VEC##_##CHUNKS(const bf16* x, u64 x_stride, const void* weight, u32 weight_f32, float epsilon,      \
                                   bf16* out, u64 out_stride, u32 runs, u32 width, u64 n_groups) {                      \
         rms_norm<VEC, CHUNKS, false>(nullptr, 0, x, nullptr, x_stride, weight, weight_f32, epsilon, out, out_stride,   \
                                      Groups{runs, width, n_groups});                                                   \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(512, 2)                                                               \
+    extern "C" __global__ void __launch_bounds__(512)                                                                  \
         add_rms_norm_##VEC##_##CHUNKS(const bf16* delta, u64 delta_stride, bf16* sum, u64 sum_stride,                  \
                                       const void* weight, u32 weight_f32, float epsilon, bf16* out, u64 out_stride,    \
                                       u32 runs, u32 width, u64 n_groups) {                                             \
         rms_norm<VEC, CHUNKS, true>(delta, delta_stride, sum, sum, sum_stride, weight, weight_f32, epsilon, out,       \
                                     out_stride, Groups{runs, width, n_groups});                                        \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(512, 2) rms_norm_backward_##VEC##_##CHUNKS(                           \
-        const bf16* x, u64 x_stride, const void* weight, u32 weight_f32, float epsilon, const bf16* d_out,             \
-        u64 d_out_stride, bf16* d_x, u64 d_x_stride, u32 accumulate, float* partial, u32 runs, u32 width,              \
-        u64 n_groups) {                                                                                                \
-        rms_norm_backward<VEC, CHUNKS>(x, x_stride, weight, weight_f32, epsilon, d_out, d_out_stride, d_x, d_x_stride, \
-                                       accumulate, partial, Groups{runs, width, n_groups});                            \
+    NORM_BACKWARD(rms_norm_backward_##VEC##_##CHUNKS, VEC, CHUNKS, false)                                              \
+    NORM_BACKWARD(rms_norm_backward_partial_##VEC##_##CHUNKS, VEC, CHUNKS, true)
+#define NORM_BACKWARD(NAME, VEC, CHUNKS, PARTIAL)                                                                      \
+    extern "C" __global__ void __launch_bounds__(512)                                                                  \
+        NAME(const bf16* x, u64 x_stride, const void* weight, u32 weight_f32, float epsilon, const bf16* d_out,        \
+             u64 d_out_stride, bf16* d_x, u64 d_x_stride, u32 accumulate, float* partial, u32 runs, u32 width,         \
+             u64 n_groups) {                                                                                           \
+        rms_norm_backward<VEC, CHUNKS, PARTIAL>(x, x_stride, weight, weight_f32, epsilon, d_out, d_out_stride, d_x,    \
+                                                d_x_stride, accumulate, partial, Groups{runs, width, n_groups});       \
     }
 NORM(1, 1)
 NORM(8, 1)
-NORM(8, 2)
+NORM(8, 4)
 
 extern "C" __global__ void __launch_bounds__(1024)
     rms_norm_wide(const bf16* x, u64 x_stride, const void* weight, u32 weight_f32, float epsilon, bf16* out,

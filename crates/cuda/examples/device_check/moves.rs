@@ -1,7 +1,7 @@
 //! Transfers, copies, gathers, scatters, sums, recorded work.
 
 use temper_model::device::{Device, Result};
-use temper_model::tensor::{DType, View};
+use temper_model::tensor::DType;
 
 use crate::lab::{Lab, noise, numbers};
 use crate::{Bench, case};

@@ -73,9 +73,13 @@ fn bandwidth(
 fn filled(device: &Cuda, seed: u64, dtype: DType, len: usize) -> Result<T> {
     let tensor = device.zeros(dtype, len)?;
     let block = noise(seed, 1 << 20);
-    for start in (0..len).step_by(block.len()) {
-        let n = block.len().min(len - start);
-        device.upload_f32(&block[..n], &tensor.slice(start..start + n))?;
+    let mut done = block.len().min(len);
+    device.upload_f32(&block[..done], &tensor)?;
+    while done < len {
+        let n = done.min(len - done);
+        let part = |range: std::ops::Range<usize>| tensor.slice(range).view(n);
+        device.copy(&part(0..n), &part(done..done + n))?;
+        done += n;
     }
     Ok(tensor)
 }
@@ -258,12 +262,19 @@ fn products(device: &Cuda) -> Result<()> {
         let d_b = device.zeros(DType::F32, n_out * rank)?.view(rank);
         let us = |time: f64| time * 1e6;
         println!(
-            "TIME lora of {what}: x a {:.1} us, out {:.1} us, d_b {:.1} us",
+            "TIME lora of {what}: x a {:.1} us, out written {:.1} us, added {:.1} us, d_b {:.1} us",
             us(seconds(device, || device.matmul(
                 (&x, false),
                 (&a, true),
                 1.0,
                 &x_a,
+                false
+            ))?),
+            us(seconds(device, || device.matmul(
+                (&x_a, false),
+                (&b, true),
+                2.0,
+                &out,
                 false
             ))?),
             us(seconds(device, || device.matmul(

@@ -22,13 +22,12 @@ struct Groups {
 }
 
 impl Groups {
-    /// `threads` are those that run at once on a multiprocessor.
+    /// `persistent`, the number of multiprocessors, asks for a grid that runs at once.
     fn new(
         operation: &'static str,
         views: &[&V],
         weight: &T,
-        n_multiprocessors: u32,
-        threads: usize,
+        persistent: Option<u32>,
     ) -> Result<Self> {
         check_activations(operation, views)?;
         check_same(operation, views)?;
@@ -47,18 +46,18 @@ impl Groups {
         let vector = if aligned { vector_width(views) } else { 1 };
         let units = width.div_ceil(vector);
         let n_groups = rows * (cols / width);
-        // A team within a warp, a whole block, a block with two chunks a thread, or two passes.
-        let team = units.next_power_of_two();
-        let (suffix, team) = match (vector, team) {
-            (8, 1..=512) => ("8_1", team),
-            (8, 1024) => ("8_2", 512),
-            (1, 1..=512) => ("1_1", team),
+        // A team within a warp, with a chunk or four a thread; a whole block; or two passes.
+        let (suffix, team) = match (vector, units) {
+            (8, 1..=32) => ("8_1", units.next_power_of_two()),
+            (8, 33..=2048) => ("8_4", units.div_ceil(4).next_power_of_two().max(32)),
+            (1, 1..=512) => ("1_1", units.next_power_of_two()),
             _ => ("wide", 1024),
         };
         let teams = if team <= 32 { 256 / team } else { 1 };
-        // As many blocks as run at once, which the kernels' launch bounds see to.
-        let at_once = n_multiprocessors as usize * (threads / (team * teams)).max(1);
-        let grid = n_groups.div_ceil(teams).clamp(1, at_once) as u32;
+        let most = persistent.map_or(i32::MAX as usize, |n_multiprocessors| {
+            n_multiprocessors as usize * (512 / (team * teams)).max(1)
+        });
+        let grid = n_groups.div_ceil(teams).clamp(1, most) as u32;
         Ok(Groups {
             runs: cols / width,
             width,
@@ -73,7 +72,7 @@ impl Groups {
 impl Cuda {
     pub(crate) fn op_rms_norm(&self, x: &V, weight: &T, epsilon: f32, out: &V) -> Result<()> {
         const OPERATION: &str = "rms_norm";
-        let groups = Groups::new(OPERATION, &[x, out], weight, self.n_multiprocessors(), 1024)?;
+        let groups = Groups::new(OPERATION, &[x, out], weight, None)?;
         if groups.n_groups == 0 {
             return Ok(());
         }
@@ -111,13 +110,7 @@ impl Cuda {
         out: &V,
     ) -> Result<()> {
         const OPERATION: &str = "add_rms_norm";
-        let groups = Groups::new(
-            OPERATION,
-            &[delta, sum, out],
-            weight,
-            self.n_multiprocessors(),
-            1024,
-        )?;
+        let groups = Groups::new(OPERATION, &[delta, sum, out], weight, None)?;
         if groups.n_groups == 0 {
             return Ok(());
         }
@@ -159,13 +152,8 @@ impl Cuda {
         d_weight: Option<&T>,
     ) -> Result<()> {
         const OPERATION: &str = "rms_norm_backward";
-        let groups = Groups::new(
-            OPERATION,
-            &[x, d_out, d_x],
-            weight,
-            self.n_multiprocessors(),
-            1024,
-        )?;
+        let persistent = d_weight.map(|_| self.n_multiprocessors());
+        let groups = Groups::new(OPERATION, &[x, d_out, d_x], weight, persistent)?;
         if groups.n_groups == 0 {
             return Ok(());
         }
@@ -176,13 +164,17 @@ impl Cuda {
                 self.scratch(Purpose::Partial, groups.grid as usize * groups.width * 4)?
             }
         };
+        let kernel = match (groups.suffix, d_weight) {
+            ("wide", _) | (_, None) => format!("rms_norm_backward_{}", groups.suffix),
+            (suffix, Some(_)) => format!("rms_norm_backward_partial_{suffix}"),
+        };
         // SAFETY: views lie within their tensors; the shapes are equal; a thread reads its
         // elements before it writes them; `partial` has a row for each block.
         unsafe {
             self.launch(
                 OPERATION,
                 Family::Norm,
-                &format!("rms_norm_backward_{}", groups.suffix),
+                &kernel,
                 (groups.grid, 1, 1),
                 groups.block,
                 words![
