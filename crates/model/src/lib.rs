@@ -5,6 +5,7 @@
 
 pub mod cpu;
 pub mod device;
+pub mod policy;
 pub mod random;
 pub mod sample;
 pub mod tensor;
