@@ -1,7 +1,8 @@
 //! Recording what a step issues, to issue it again as one graph.
 //!
 //! The first call of a key runs as it is, so that every library has its plans and every scratch
-//! buffer its size; the second is recorded; later ones replay the recording.
+//! buffer its size; the second is recorded; later ones replay the recording. A recording holds
+//! addresses, so one that is older than the last freeing of memory is made anew.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,8 +16,8 @@ use crate::cuda::Cuda;
 enum Recording {
     /// Run once.
     Seen,
-    /// Recorded.
-    Graph(SendGraph),
+    /// Recorded, when so many pieces of memory had been freed.
+    Graph(SendGraph, usize),
     /// Something in it cannot be recorded, so it runs as it is.
     Refused,
 }
@@ -56,14 +57,14 @@ impl Cuda {
                 recordings.insert(key, Recording::Seen);
                 return Ok(());
             }
-            Some(Recording::Graph(graph)) => {
+            Some(Recording::Graph(graph, n_freed)) if *n_freed == self.memory().n_freed() => {
                 return graph
                     .0
                     .launch()
                     .map_err(|error| self.failed(OPERATION, error));
             }
             Some(Recording::Refused) => return body(),
-            Some(Recording::Seen) => {}
+            Some(Recording::Seen | Recording::Graph(..)) => {}
         }
         self.keep_scratch();
         self.stream()
@@ -74,7 +75,8 @@ impl Cuda {
         let graph = self.stream().end_capture(CUgraphInstantiate_flags(0));
         if let (Ok(()), Ok(Some(graph))) = (issued, graph) {
             let launched = graph.launch();
-            recordings.insert(key, Recording::Graph(SendGraph(graph)));
+            let n_freed = self.memory().n_freed();
+            recordings.insert(key, Recording::Graph(SendGraph(graph), n_freed));
             return launched.map_err(|error| self.failed(OPERATION, error));
         }
         recordings.insert(key, Recording::Refused);

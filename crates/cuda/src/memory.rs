@@ -21,6 +21,7 @@ pub(crate) struct Memory {
     pub(crate) stream: Arc<CudaStream>,
     used: AtomicUsize,
     peak: AtomicUsize,
+    n_freed: AtomicUsize,
 }
 
 /// A piece of device memory, freed when dropped.
@@ -38,6 +39,7 @@ impl Memory {
             stream,
             used: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
+            n_freed: AtomicUsize::new(0),
         })
     }
 
@@ -47,6 +49,11 @@ impl Memory {
             self.used.load(Ordering::Relaxed),
             self.peak.load(Ordering::Relaxed),
         )
+    }
+
+    /// How many pieces were freed so far: an address is good as long as this stays.
+    pub(crate) fn n_freed(&self) -> usize {
+        self.n_freed.load(Ordering::Relaxed)
     }
 
     /// At least `n_bytes` bytes of undefined content.
@@ -88,6 +95,7 @@ impl Drop for Storage {
             unsafe { driver::free_sync(self.pointer) }
         });
         memory.used.fetch_sub(self.n_bytes, Ordering::Relaxed);
+        memory.n_freed.fetch_add(1, Ordering::Relaxed);
     }
 }
 
