@@ -9,6 +9,7 @@
 //! Against Jinja2: a list that is joined to a string with `~` or `join` is spelled with double quotes
 //! around its strings; `{% generation %}` must not be empty of body; dates come from the caller.
 
+mod additions;
 mod clock;
 mod environment;
 mod literals;
@@ -31,15 +32,24 @@ pub use prefix::{PrefixBreak, PrefixProperty};
 pub use segment::{MessageSpan, RenderedIds};
 
 /// The longest template, in bytes.
-pub const MAX_TEMPLATE_BYTES: usize = 1 << 20;
+pub const MAX_TEMPLATE_BYTES: usize = 64 << 10;
 /// The largest conversation, in bytes of its JSON.
-pub const MAX_INPUT_BYTES: usize = 16 << 20;
+pub const MAX_INPUT_BYTES: usize = 4 << 20;
 /// What a template may write beyond eight times its input, in bytes.
 const BASE_OUTPUT_BYTES: usize = 1 << 20;
 /// Fuel for a conversation of no length; one fuel is an instruction or 64 bytes of values.
-const BASE_FUEL: u64 = 400_000;
+const BASE_FUEL: u64 = 20_000;
+/// The name of the one template in its environment.
+const TEMPLATE: &str = "chat_template";
 /// Fuel for each message, on top of that for its bytes.
-const FUEL_PER_MESSAGE: u64 = 2_000;
+const FUEL_PER_MESSAGE: u64 = 500;
+/// Stack of the thread that a template runs on: values nest as deep as fuel allows, and the engine
+/// compares, prints and drops them recursively. Only what is used of it takes memory.
+const BASE_STACK_BYTES: usize = 64 << 20;
+/// Stack of the thread that parses: a template can nest as deep as it is long.
+const PARSER_STACK_BYTES: usize = 512 << 20;
+/// Stack for each unit of fuel.
+const STACK_BYTES_PER_FUEL: usize = 2048;
 
 /// Why a conversation could not be rendered.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +121,8 @@ pub struct Conversation<'a> {
 pub struct ChatTemplate {
     source: String,
     specials: Map<String, Value>,
+    /// Holds the parsed template; each rendering gets a copy with its own fuel and date.
+    environment: Environment<'static>,
 }
 
 impl ChatTemplate {
@@ -119,15 +131,21 @@ impl ChatTemplate {
     /// Errors: a text that is too long or no template.
     pub fn new(source: &str, specials: Map<String, Value>) -> Result<Self, TemplateError> {
         check_size("chat template", source.len(), MAX_TEMPLATE_BYTES)?;
-        let template = Self {
-            source: environment::rewrite_generation(source).into_owned(),
+        let text = environment::rewrite_generation(source).into_owned();
+        let rewritten = additions::rewrite(&text);
+        let environment = on_own_stack(PARSER_STACK_BYTES, || {
+            let failed = |error: minijinja::Error| TemplateError::Syntax(describe(&error));
+            let mut environment = environment::environment().map_err(failed)?;
+            environment
+                .add_template_owned(TEMPLATE, rewritten)
+                .map_err(failed)?;
+            Ok(environment)
+        })?;
+        Ok(Self {
+            source: text,
             specials,
-        };
-        let environment = template.environment(None, BASE_FUEL)?;
-        environment
-            .template_from_str(&template.source)
-            .map_err(|error| TemplateError::Syntax(describe(&error)))?;
-        Ok(template)
+            environment,
+        })
     }
 
     /// The template of that name that came with a tokenizer (without a name: the default, or
@@ -200,14 +218,6 @@ impl ChatTemplate {
         prefix::check(self, tokenizer, conversation)
     }
 
-    fn environment(
-        &self,
-        now: Option<CivilTime>,
-        fuel: u64,
-    ) -> Result<Environment<'static>, TemplateError> {
-        environment::environment(now, fuel).map_err(|error| TemplateError::Failed(describe(&error)))
-    }
-
     /// Renders with other values in place of the messages and tools; `marks` are written around
     /// generation blocks.
     fn render_values(
@@ -221,7 +231,11 @@ impl ChatTemplate {
         check_size("conversation", n_bytes, MAX_INPUT_BYTES)?;
         let fuel =
             BASE_FUEL + n_bytes as u64 / 2 + FUEL_PER_MESSAGE * conversation.messages.len() as u64;
-        let environment = self.environment(conversation.now, fuel)?;
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(fuel));
+        if let Some(now) = conversation.now {
+            environment::set_clock(&mut environment, now);
+        }
         let mut variables = self.specials.clone();
         variables.insert("messages".to_owned(), messages);
         variables.insert("tools".to_owned(), tools.unwrap_or(Value::Null));
@@ -239,25 +253,45 @@ impl ChatTemplate {
                 Value::String(marks.iter().collect()),
             );
         }
-        let mut out = BoundedOutput {
-            bytes: Vec::new(),
-            limit: BASE_OUTPUT_BYTES + 8 * n_bytes,
-            exceeded: false,
-        };
-        let result = environment
-            .template_from_str(&self.source)
-            .and_then(|template| {
-                template
-                    .render_captured_to(minijinja::Value::from(Serde(&variables)), &mut out)
-                    .map(|_| ())
-            });
-        match result {
-            Ok(()) => String::from_utf8(out.bytes)
-                .map_err(|error| TemplateError::Failed(error.to_string())),
-            Err(_) if out.exceeded => Err(TemplateError::OutputTooLarge { limit: out.limit }),
-            Err(error) => Err(classify(&error, fuel)),
-        }
+        let limit = BASE_OUTPUT_BYTES + 8 * n_bytes;
+        let stack = BASE_STACK_BYTES + STACK_BYTES_PER_FUEL * fuel as usize;
+        on_own_stack(stack, || {
+            let mut out = BoundedOutput {
+                bytes: Vec::new(),
+                limit,
+                exceeded: false,
+            };
+            let variables = minijinja::Value::from(Serde(&variables));
+            let result = environment
+                .get_template(TEMPLATE)
+                .and_then(|template| template.render_captured_to(variables, &mut out).map(|_| ()));
+            match result {
+                Ok(()) => String::from_utf8(out.bytes)
+                    .map_err(|error| TemplateError::Failed(error.to_string())),
+                Err(_) if out.exceeded => Err(TemplateError::OutputTooLarge { limit }),
+                Err(error) => Err(classify(&error, fuel)),
+            }
+        })
     }
+}
+
+/// Runs on a thread with a stack of its own, so that recursion has a known bound.
+fn on_own_stack<T: Send>(
+    bytes: usize,
+    run: impl FnOnce() -> Result<T, TemplateError> + Send,
+) -> Result<T, TemplateError> {
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .stack_size(bytes)
+            .spawn_scoped(scope, run)
+            .map_err(|error| TemplateError::Failed(format!("no thread to render on: {error}")))?
+            .join()
+            .unwrap_or_else(|_| {
+                Err(TemplateError::Failed(
+                    "the template engine failed".to_owned(),
+                ))
+            })
+    })
 }
 
 impl Conversation<'_> {
@@ -346,6 +380,3 @@ impl Write for BoundedOutput {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests;

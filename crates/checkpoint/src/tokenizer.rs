@@ -400,6 +400,3 @@ impl Tokenizer {
         self.added.is_reserved(id) && self.fallback != Some(id)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -10,6 +10,7 @@ use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
+use super::additions;
 use super::clock::CivilTime;
 use super::python::{JsonLayout, is_space, to_json, to_text};
 
@@ -24,10 +25,7 @@ const RECURSION_LIMIT: usize = 100;
 #[error("{0}")]
 pub(super) struct Raised(pub(super) String);
 
-pub(super) fn environment(
-    now: Option<CivilTime>,
-    fuel: u64,
-) -> Result<Environment<'static>, Error> {
+pub(super) fn environment() -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(
         SyntaxConfig::builder()
@@ -37,7 +35,6 @@ pub(super) fn environment(
     );
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_recursion_limit(RECURSION_LIMIT);
-    environment.set_fuel(Some(fuel));
     environment.set_debug(false);
     environment.set_unknown_method_callback(method);
     environment.set_formatter(|out, state, value| {
@@ -49,6 +46,12 @@ pub(super) fn environment(
     });
     // A template has no business with the state of the engine.
     environment.remove_global("debug");
+    // Jinja2 does not have these, and they make values without paying for them.
+    for name in ["pprint", "chain", "zip", "lines", "split", "sum"] {
+        environment.remove_filter(name);
+    }
+    environment.add_filter("sum", sum);
+    environment.add_function(additions::COPY, copy_list);
     environment.add_filter("tojson", tojson);
     environment.add_filter("string", |state: &State, value: &Value| {
         to_text(value, &charging(state))
@@ -83,10 +86,12 @@ pub(super) fn environment(
             )
         },
     );
-    if let Some(now) = now {
-        environment.add_function("strftime_now", move |format: &str| now.strftime(format));
-    }
     Ok(environment)
+}
+
+/// Gives templates the date.
+pub(super) fn set_clock(environment: &mut Environment, now: CivilTime) {
+    environment.add_function("strftime_now", move |format: &str| now.strftime(format));
 }
 
 /// Spells `{% generation %}` blocks as calls of a filter, whose body has the same scope.
@@ -107,6 +112,45 @@ pub(super) fn rewrite_generation(source: &str) -> Cow<'_, str> {
         }
         _ => Cow::Borrowed(source),
     }
+}
+
+/// The value itself, or a copy of a list that may be a lazy one.
+fn copy_list(state: &State, value: Value) -> Result<Value, Error> {
+    if value.is_tuple() || !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
+        return Ok(value);
+    }
+    state.consume_fuel(value.len().unwrap_or(0) as u64 / 2 + 1)?;
+    let mut items = Vec::new();
+    for item in value.try_iter()? {
+        if items.len() % 64 == 0 {
+            state.consume_fuel(32)?;
+        }
+        items.push(item);
+    }
+    Ok(Value::from(items))
+}
+
+/// Adds numbers; adding lists would be free.
+fn sum(state: &State, values: &Value, attribute: Option<&str>) -> Result<Value, Error> {
+    let (mut whole, mut real, mut is_real) = (0_i64, 0.0, false);
+    for value in values.try_iter()? {
+        state.consume_fuel(1)?;
+        let value = match attribute {
+            Some(name) => value.get_attr(name)?,
+            None => value,
+        };
+        match i64::try_from(value.clone()) {
+            Ok(number) if value.is_integer() => whole = whole.saturating_add(number),
+            _ => {
+                real += f64::try_from(value)?;
+                is_real = true;
+            }
+        }
+    }
+    Ok(match is_real {
+        true => Value::from(whole as f64 + real),
+        false => Value::from(whole),
+    })
 }
 
 fn charging<'a>(state: &'a State<'_, '_>) -> impl Fn(usize) -> Result<(), Error> + 'a {
@@ -157,6 +201,9 @@ fn tojson(
 /// results it makes before they are paid for, are here; it has the others.
 fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let Some(text) = value.as_str().filter(|_| value.kind() == ValueKind::String) else {
+        if name == "count" {
+            state.consume_fuel(value.len().unwrap_or(0) as u64 / 2 + 1)?;
+        }
         return pycompat::unknown_method_callback(state, value, name, args);
     };
     state.consume_fuel(text.len() as u64 / 64 + 1)?;
@@ -212,6 +259,20 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
                     })
                 })
                 .collect())
+        }
+        "format" => {
+            // The layer pads to any width before it is paid for.
+            if text.contains(':') {
+                return Err(Error::new(
+                    ErrorKind::InvalidOperation,
+                    "format specifications are not supported",
+                ));
+            }
+            let longest = args.iter().filter_map(Value::as_str).map(str::len).max();
+            let n_bytes =
+                (text.matches('{').count() as u64).saturating_mul(longest.unwrap_or(0) as u64);
+            state.consume_fuel(n_bytes / 64 + 1)?;
+            pycompat::unknown_method_callback(state, value, name, args)
         }
         _ => pycompat::unknown_method_callback(state, value, name, args),
     }

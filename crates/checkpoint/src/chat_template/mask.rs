@@ -272,7 +272,7 @@ impl Masks {
             Coverage::Edges => false,
             Coverage::Full => !(c.is_whitespace() || c.is_control() || c == '"' || c == '\\'),
         };
-        match is_covered && self.meaning.get(&c).is_none() {
+        match is_covered && !self.meaning.contains_key(&c) {
             true => self.mask(scope.origin, c),
             false => Ok(c),
         }
