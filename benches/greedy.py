@@ -30,7 +30,7 @@ def ours(options, prompt):
     built = "debug" if options.profile == "dev" else options.profile
     command = [ROOT / "target" / built / "examples/generate", options.model, "--prompt", prompt]
     command += ["--max-tokens", str(options.tokens), "--threads", str(options.threads)]
-    command += ["--ignore-eos", "--json"] + (["--int8"] if options.int8 else [])
+    command += ["--ignore-eos", "--json", "--check"] + (["--int8"] if options.int8 else [])
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -91,6 +91,8 @@ def main():
             "margin_there": None if differs is None else margins[differs],
             "max_logprob_difference": max(errors, default=0.0),
             "smallest_margin": min(margins),
+            "max_difference_from_scoring": got["max_difference_from_scoring"],
+            "max_difference_from_training_pass": got["max_difference_from_training_pass"],
             "prefill_tokens_per_second": got["prefill_tokens_per_second"],
             "decode_tokens_per_second": got["decode_tokens_per_second"],
         }

@@ -3,13 +3,14 @@
 //! ```text
 //! cargo run --release -p temper-model --example generate -- MODEL [--prompt TEXT] [--chat TEXT]
 //!     [--max-tokens 64] [--temperature 0] [--seed 0] [--n 1] [--threads N] [--int8] [--dense]
-//!     [--ignore-eos] [--json]
+//!     [--ignore-eos] [--json] [--check]
 //! ```
 //!
 //! MODEL is a GGUF file or a folder of Hugging Face. `--prompt` is taken as it is, `--chat` goes
 //! through the chat template. `--n` continues it that many times at once, with seeds one apart.
 //! `--int8` rounds activations to 8 bits where weights are quantised; `--dense` dequantises all
-//! weights first. `--json` prints one object. Prefill counts steps in which prompts are computed,
+//! weights first. `--json` prints one object. `--check` also scores what was drawn, through the
+//! engine and through the training pass, and gives the largest differences. Prefill counts steps in which prompts are computed,
 //! decoding those in which every sequence draws a token.
 #![allow(clippy::print_stdout)]
 
@@ -24,9 +25,10 @@ use temper_checkpoint::{
 use temper_model::{
     cpu::{Cpu, CpuMath},
     device::WeightFormat,
-    sample::{Engine, EngineConfig, Request, SamplingParams},
+    sample::{Completion, Engine, EngineConfig, Request, SamplingParams},
     transformer::{
-        LoadOptions, Model,
+        Keep, LoadOptions, MemoryPlan, Model, PackedBatch, PlanRequest, Policy, ScoreOptions,
+        TrainingPass,
         paged::{PagedModel, PagedOptions},
     },
 };
@@ -41,6 +43,7 @@ struct Arguments {
     format: WeightFormat,
     params: SamplingParams,
     json: bool,
+    check: bool,
 }
 
 impl Arguments {
@@ -59,6 +62,7 @@ impl Arguments {
                 ..SamplingParams::greedy()
             },
             json: false,
+            check: false,
         };
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("{word} of what?"));
@@ -77,6 +81,7 @@ impl Arguments {
                 "--dense" => arguments.format = WeightFormat::Dense,
                 "--ignore-eos" => arguments.params.ignore_eos = true,
                 "--json" => arguments.json = true,
+                "--check" => arguments.check = true,
                 other => return Err(format!("what is {other}?").into()),
             }
         }
@@ -108,10 +113,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         format: arguments.format,
         max_positions: checkpoint.config().max_position_embeddings.min(8192),
     };
-    let model = Model::load(device, &checkpoint, &options)?;
+    let model = Arc::new(Model::load(device, &checkpoint, &options)?);
     let sequences = arguments.n as usize;
     let paged = PagedModel::new(
-        Arc::new(model),
+        Arc::clone(&model),
         &PagedOptions {
             max_sequences: sequences.clamp(1, 256),
             ..PagedOptions::default()
@@ -139,8 +144,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         .into_iter()
         .map(|events| events.collect())
         .collect::<Result<Vec<_>, _>>()?;
-    engine.shut_down(temper_model::sample::Shutdown::Finish);
     let metrics = engine.metrics();
+    let differences = match arguments.check {
+        true => Some(check(&arguments, &engine, &model, &prompt, &completions)?),
+        false => None,
+    };
     let rate = |n: u64, time: std::time::Duration| n as f64 / time.as_secs_f64().max(1e-9);
     let prefill = rate(metrics.n_prefill_rows, metrics.prefill_time);
     let decode = rate(metrics.n_decode_tokens, metrics.decode_time);
@@ -164,6 +172,8 @@ fn main() -> Result<(), Box<dyn Error>> {
                 "decode_tokens": metrics.n_decode_tokens,
                 "decode_tokens_per_second": decode,
                 "cached_tokens": metrics.n_cached_tokens,
+                "max_difference_from_scoring": differences.map(|it| it.0),
+                "max_difference_from_training_pass": differences.map(|it| it.1),
             })
         );
         return Ok(());
@@ -173,9 +183,51 @@ fn main() -> Result<(), Box<dyn Error>> {
     for completion in &completions {
         println!("{:?}\n{}", completion.ids(), completion.text);
     }
+    if let Some((scoring, training)) = differences {
+        println!(
+            "log-probabilities differ by at most {scoring} from scoring, {training} from the training pass"
+        );
+    }
     println!(
         "prefill {} tokens, {prefill:.1} a second; decoding {} tokens, {decode:.1} a second",
         metrics.n_prefill_rows, metrics.n_decode_tokens
     );
     Ok(())
+}
+
+/// The largest differences of the drawn tokens' raw log-probabilities from those of scoring the
+/// same ids through the engine, and through the training pass.
+fn check(
+    arguments: &Arguments,
+    engine: &Engine,
+    model: &Model<Cpu>,
+    prompt: &[u32],
+    completions: &[Completion],
+) -> Result<(f32, f32), Box<dyn Error>> {
+    let mut differences = (0f32, 0f32);
+    for completion in completions {
+        let ids = [prompt, &completion.ids()].concat();
+        let request = PlanRequest {
+            max_tokens: ids.len(),
+            head_rows: 64,
+            adapter: None,
+            backward: false,
+            keep: Keep::All,
+            format: arguments.format,
+            held: Vec::new(),
+        };
+        let plan = MemoryPlan::new(&model.device, &model.config, &request)?;
+        let mut pass = TrainingPass::new(&model.device, plan)?;
+        let mut batch = PackedBatch::new();
+        batch.push(&ids, &vec![1.0; ids.len()]);
+        let scored = engine.score(&ids, None)?;
+        let trained = pass.score(Policy::frozen(model), &batch, ScoreOptions::default())?;
+        let places = prompt.len() - 1..;
+        for (token, at) in completion.tokens.iter().zip(places) {
+            let from = |other: f32| (token.raw_logprob - other).abs();
+            differences.0 = differences.0.max(from(scored[at]));
+            differences.1 = differences.1.max(from(trained.scores.logprobs[at]));
+        }
+    }
+    Ok(differences)
 }

@@ -7,6 +7,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    marker::PhantomData,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
     thread::JoinHandle,
     time::Instant,
@@ -106,13 +107,15 @@ pub enum Shutdown {
     Cancel,
 }
 
-/// A pause between two steps; see [`Engine::pause`].
+/// A pause between two steps; see [`Engine::pause`]. A shutdown waits for its end.
 #[derive(Debug)]
-pub struct Pause {
+pub struct Pause<'a> {
     resume: mpsc::Sender<bool>,
+    /// The engine cannot be dropped meanwhile, which would wait for ever.
+    engine: PhantomData<&'a Engine>,
 }
 
-impl Pause {
+impl Pause<'_> {
     /// Goes on with the same weights, so that what was computed stays valid.
     pub fn resume_unchanged(self) {
         // The thread waits for an answer, and it may have ended only with the process.
@@ -276,12 +279,15 @@ impl Engine {
     ///
     /// # Errors
     /// When the engine has ended.
-    pub fn pause(&self) -> Result<Pause, RequestError> {
+    pub fn pause(&self) -> Result<Pause<'_>, RequestError> {
         let (paused, is_paused) = mpsc::channel();
         let (resume, resumed) = mpsc::channel();
         self.command(Command::Pause(paused, resumed))?;
         is_paused.recv().map_err(|_| self.ended())?;
-        Ok(Pause { resume })
+        Ok(Pause {
+            resume,
+            engine: PhantomData,
+        })
     }
 
     /// What the engine did and is doing.

@@ -489,7 +489,8 @@ impl Schedule {
             budget -= n;
             *taken.entry(at).or_insert(0) += n;
         }
-        order.sort_unstable();
+        // Single rows come first, so that they lie beside those of the sequences that draw.
+        order.sort_unstable_by_key(|at| (taken[at] > 1, *at));
         for at in order {
             let n_rows = taken[&at];
             if n_rows > 0 {
