@@ -1,6 +1,7 @@
 //! What drives an agent: anything that answers a conversation.
 
 pub mod openai;
+pub mod policy;
 pub mod pricing;
 pub mod probe;
 pub mod record;
@@ -10,6 +11,7 @@ pub mod scripted;
 pub mod secret;
 pub mod spec;
 pub mod sse;
+pub mod tool_text;
 
 use std::time::Instant;
 

@@ -18,6 +18,8 @@ pub enum ModelSpec {
         /// The model's name; where it is absent the server must offer exactly one.
         model: Option<String>,
     },
+    /// A model that runs in this process, by file, folder or name.
+    Embedded(String),
     /// Replies from a file.
     Scripted(PathBuf),
     /// A recorded session.
@@ -30,7 +32,7 @@ pub enum SpecError {
     /// No known form.
     #[error(
         "read the model {0:?}: expected http://HOST[:PORT][/v1][#MODEL], https://…, openai:MODEL, \
-         scripted:FILE or replay:FILE"
+         embedded[:MODEL], scripted:FILE or replay:FILE"
     )]
     Unknown(String),
     /// A prefix with nothing behind it.
@@ -49,8 +51,8 @@ pub enum SpecError {
 /// The address that `openai:` stands for.
 pub const OPENAI: &str = "https://api.openai.com/v1";
 
-/// Reads `http://HOST[:PORT][/v1][#MODEL]`, `https://…`, `openai:MODEL`, `scripted:FILE` or
-/// `replay:FILE`.
+/// Reads `http://HOST[:PORT][/v1][#MODEL]`, `https://…`, `openai:MODEL`, `embedded[:MODEL]`,
+/// `scripted:FILE` or `replay:FILE`.
 pub fn parse_model_spec(text: &str) -> Result<ModelSpec, SpecError> {
     let missing = |missing| SpecError::Missing {
         text: text.to_owned(),
@@ -67,7 +69,12 @@ pub fn parse_model_spec(text: &str) -> Result<ModelSpec, SpecError> {
             model,
         });
     }
+    if text == "embedded" {
+        return Ok(ModelSpec::Embedded("default".into()));
+    }
     match text.split_once(':') {
+        Some(("embedded", "")) => Err(missing("the model's name")),
+        Some(("embedded", model)) => Ok(ModelSpec::Embedded(model.to_owned())),
         Some(("openai", "")) => Err(missing("the model's name")),
         Some(("openai", model)) => Ok(ModelSpec::OpenAi {
             endpoint: Endpoint(OPENAI.into()),
@@ -168,6 +175,15 @@ mod tests {
             let expected = (address.to_owned(), model.map(str::to_owned));
             assert_eq!(server(text), expected, "{text}");
         }
+        for (text, model) in [
+            ("embedded", "default"),
+            ("embedded:org/name@v1:x.gguf", "org/name@v1:x.gguf"),
+        ] {
+            assert_eq!(
+                parse_model_spec(text).unwrap(),
+                ModelSpec::Embedded(model.into())
+            );
+        }
         assert_eq!(
             parse_model_spec("scripted:a b.yaml").unwrap(),
             ModelSpec::Scripted("a b.yaml".into())
@@ -184,6 +200,7 @@ mod tests {
             "",
             "gpt-4",
             "openai:",
+            "embedded:",
             "scripted:",
             "replay:",
             "ftp://h",
