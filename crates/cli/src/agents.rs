@@ -9,6 +9,7 @@ use temper_agent::{
     model::{
         ModelFactory,
         openai::{OpenAiConfig, OpenAiFactory},
+        policy::{PolicyFactory, PolicySampling},
         pricing::Price,
         probe,
         record::RecordingFactory,
@@ -20,12 +21,14 @@ use temper_agent::{
     },
     profile::{ProfileName, ResolvedProfile},
 };
-use temper_core::{AgentName, usage::MicroDollars};
+use temper_core::{AgentName, policy::Policy, usage::MicroDollars};
 
 use crate::{
     args::{ModelArgs, ProfileArg, TrialArgs},
     error::CliError,
     exit_code,
+    places::Places,
+    verbs::model::locate::locate,
 };
 
 /// An arm, ready to run.
@@ -44,6 +47,7 @@ impl Agent {
         text: &str,
         args: &TrialArgs,
         profile: &ResolvedProfile,
+        places: &Places,
     ) -> Result<Self, CliError> {
         let free = |name: &str, models: Arc<dyn ModelFactory>| {
             Ok(Agent {
@@ -56,17 +60,23 @@ impl Agent {
             "noop" => free("noop", Arc::new(NoopFactory)),
             "oracle" => free("oracle", Arc::new(OracleFactory)),
             "search" => free("search", Arc::new(SearchFactory::default())),
-            _ => Agent::of_model(text, args, profile),
+            _ => Agent::of_model(text, args, profile, places),
         }
     }
 
-    fn of_model(text: &str, args: &TrialArgs, profile: &ResolvedProfile) -> Result<Self, CliError> {
+    fn of_model(
+        text: &str,
+        args: &TrialArgs,
+        profile: &ResolvedProfile,
+        places: &Places,
+    ) -> Result<Self, CliError> {
         let spec = parse_model_spec(text).map_err(|error| {
             CliError::new(exit_code::USAGE, error)
-                .hint("an agent is noop, oracle, search, or a model")
+                .hint("an agent is noop, oracle, search, embedded, or a model")
         })?;
         let mut agent = match spec {
             ModelSpec::OpenAi { endpoint, model } => open_ai(endpoint, model, args, profile)?,
+            ModelSpec::Embedded(model) => embedded(&model, args, places)?,
             ModelSpec::Scripted(path) => {
                 let models = ScriptedFactory::read(&path)
                     .map_err(|error| CliError::new(exit_code::INPUT, error))?;
@@ -134,6 +144,30 @@ fn stem(path: &Path) -> String {
 
 fn agent_name(name: &str) -> Result<AgentName, CliError> {
     AgentName::new(name).map_err(|error| CliError::new(exit_code::INPUT, error))
+}
+
+/// A model in this process. Its replies have no price.
+fn embedded(model: &str, args: &TrialArgs, places: &Places) -> Result<Agent, CliError> {
+    let located = locate(model, &args.hub, places)?;
+    let sequences = crate::places::workers(args.workers);
+    let embedded = args.engine.open(&located, places, sequences)?;
+    let name = agent_name(&embedded.name)?;
+    let policy = embedded.into_policy()?;
+    let context_tokens = policy.context_tokens() as u64;
+    let sampling = PolicySampling {
+        temperature: args.sampling.embedded_temperature,
+        max_tokens: args.sampling.embedded_reply_tokens,
+        adapter: None,
+    };
+    Ok(Agent {
+        name,
+        size: CallSize {
+            price: CallPrice::AtMost(MicroDollars(0)),
+            reply_tokens: sampling.max_tokens as u64,
+            context_tokens: Some(context_tokens),
+        },
+        models: Arc::new(PolicyFactory::new(Arc::new(policy), sampling)),
+    })
 }
 
 fn open_ai(

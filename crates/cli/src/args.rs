@@ -5,6 +5,11 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use temper_report::Format;
 
+use crate::{
+    engines::{EngineArgs, SamplingArgs},
+    verbs::model::args::{HubArgs, SourceArgs},
+};
+
 /// Evaluate and train code-repair agents, with numbers you can defend.
 #[derive(Parser, Debug)]
 #[command(
@@ -93,6 +98,8 @@ pub enum Verb {
     Report(ReportArgs),
     /// Write the trajectories of a job in another format
     Export(ExportArgs),
+    /// Serve a model through an OpenAI-compatible interface
+    Serve(ServeArgs),
     /// Show the agent profiles and their resolved settings
     Profile(ProfileArgs),
     /// Say what works on this machine, and what is in force
@@ -307,6 +314,15 @@ pub struct TrialArgs {
     /// Models.
     #[command(flatten)]
     pub model: ModelArgs,
+    /// The embedded engine.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// How it samples.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// Where its models come from.
+    #[command(flatten)]
+    pub hub: HubArgs,
     /// Budget.
     #[command(flatten)]
     pub budget: BudgetArgs,
@@ -387,8 +403,8 @@ pub struct RunArgs {
     /// Tasks.
     #[command(flatten)]
     pub suite: SuiteArgs,
-    /// noop, oracle, search, or a model: http://HOST:PORT[/v1][#MODEL], openai:MODEL,
-    /// scripted:FILE, replay:FILE
+    /// noop, oracle, search, or a model: embedded[:MODEL], http://HOST:PORT[/v1][#MODEL],
+    /// openai:MODEL, scripted:FILE, replay:FILE
     #[arg(long, short, value_name = "AGENT")]
     pub agent: String,
     /// The job's directory; one that exists is resumed
@@ -422,7 +438,7 @@ pub struct EvaluateArgs {
         conflicts_with = "model"
     )]
     pub candidate: String,
-    /// A model as the candidate: http://HOST:PORT[/v1][#MODEL], openai:MODEL, …
+    /// A model as the candidate: embedded[:MODEL], http://HOST:PORT[/v1][#MODEL], openai:MODEL, …
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
     /// One more arm beside these two, as for `run --agent`. May be given more than once
@@ -450,6 +466,35 @@ impl EvaluateArgs {
         arms.push(("candidate".to_owned(), candidate.clone()));
         arms
     }
+}
+
+/// `temper serve`
+#[derive(ClapArgs, Debug)]
+pub struct ServeArgs {
+    /// Which model.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// The address to listen on
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    pub host: String,
+    /// The port; 0 takes one that is free
+    #[arg(long, default_value_t = 8000, value_name = "PORT")]
+    pub port: u16,
+    /// The model's name in requests [default: its own]
+    #[arg(long, value_name = "NAME")]
+    pub served_model_name: Option<String>,
+    /// Ask clients for the key in this environment variable
+    #[arg(long, value_name = "VARIABLE")]
+    pub api_key_variable: Option<String>,
+    /// Load an adapter, a PEFT folder, under a name. May be given more than once
+    #[arg(long, value_name = "NAME=DIR")]
+    pub lora: Vec<String>,
+    /// Let clients load adapters from below this directory
+    #[arg(long, value_name = "DIR")]
+    pub lora_root: Option<PathBuf>,
+    /// The engine.
+    #[command(flatten)]
+    pub engine: EngineArgs,
 }
 
 /// `temper grade`

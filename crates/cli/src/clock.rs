@@ -14,3 +14,10 @@ pub fn file_stamp() -> String {
         .trim_end_matches('Z')
         .replace(':', "-")
 }
+
+/// Seconds since 1970.
+pub fn unix_seconds() -> u64 {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |elapsed| elapsed.as_secs())
+}

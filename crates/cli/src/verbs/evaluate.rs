@@ -22,7 +22,10 @@ pub fn run(args: &EvaluateArgs, places: &Places) -> Result<u8, CliError> {
     let profile = agents::profile(&args.trials)?;
     let mut arms = Vec::new();
     for (role, agent) in args.arms() {
-        arms.push((role, Agent::resolve(&agent, &args.trials, &profile)?));
+        arms.push((
+            role,
+            Agent::resolve(&agent, &args.trials, &profile, places)?,
+        ));
     }
     let sandboxes = Sandboxes::open_for_untrusted(&args.trials.sandbox)?;
     output::note(&sandboxes.summary());

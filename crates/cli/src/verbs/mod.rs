@@ -10,6 +10,7 @@ pub mod model;
 mod profile;
 mod report;
 mod run;
+mod serve;
 mod tasks;
 
 use crate::{
@@ -29,6 +30,7 @@ pub fn run(args: Args) -> Result<u8, CliError> {
         Verb::Evaluate(args) => evaluate::run(&args, &places),
         Verb::Compare(args) => compare::run(&args),
         Verb::Report(args) => report::run(&args),
+        Verb::Serve(args) => serve::run(&args, &places),
         Verb::Export(args) => export::run(&args),
         Verb::Profile(args) => profile::run(&args),
         Verb::Doctor(args) => doctor::run(&args, &places),

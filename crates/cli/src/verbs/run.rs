@@ -16,7 +16,7 @@ use crate::{
 /// Runs or resumes the job, and prints its summary.
 pub fn run(args: &RunArgs, places: &Places) -> Result<u8, CliError> {
     let profile = agents::profile(&args.trials)?;
-    let agent = Agent::resolve(&args.agent, &args.trials, &profile)?;
+    let agent = Agent::resolve(&args.agent, &args.trials, &profile, places)?;
     let sandboxes = Sandboxes::open_for_untrusted(&args.trials.sandbox)?;
     output::note(&sandboxes.summary());
     output::note(&profile.statement());

@@ -31,6 +31,25 @@ pub struct Located {
     pub origin: Origin,
 }
 
+impl Located {
+    /// The model's short name, for requests and tables.
+    pub fn name(&self) -> String {
+        match &self.origin {
+            Origin::Package { name, .. } => (*name).to_owned(),
+            Origin::Hub { repository, .. } => repository.clone(),
+            Origin::Local => {
+                let path = self.path.canonicalize().unwrap_or(self.path.clone());
+                let stem = if path.is_dir() {
+                    path.file_name()
+                } else {
+                    path.file_stem()
+                };
+                stem.map_or("model".into(), |stem| stem.to_string_lossy().into_owned())
+            }
+        }
+    }
+}
+
 /// Where a model comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]

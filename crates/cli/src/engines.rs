@@ -1,0 +1,287 @@
+//! From a model's files to a running engine: which device, in which form, with how much memory.
+
+use std::sync::Arc;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use serde_json::{Value, json};
+use temper_checkpoint::{
+    Checkpoint, ModelConfig, chat_template::ChatTemplate, tokenizer::Tokenizer,
+};
+use temper_cuda::{Cuda, CudaOptions, LibraryFolders};
+use temper_model::{
+    cpu::{Cpu, CpuMath},
+    device::{Device, WeightFormat},
+    policy::EmbeddedPolicy,
+    sample::{Engine, EngineConfig},
+    transformer::{
+        LoadOptions, Model,
+        paged::{PagedModel, PagedOptions},
+    },
+};
+
+use crate::{error::CliError, exit_code, output, places::Places, verbs::model::locate::Located};
+
+/// How the embedded engine runs.
+#[derive(ClapArgs, Debug, Clone)]
+pub struct EngineArgs {
+    /// Where the embedded model runs [default: the first GPU that can, else the processor]
+    #[arg(long, value_name = "DEVICE", help_heading = "Engine")]
+    pub device: Option<DeviceArg>,
+    /// Threads of the processor [default: the number of cores]
+    #[arg(long, value_name = "N", help_heading = "Engine")]
+    pub threads: Option<usize>,
+    /// In which form the weights are kept
+    #[arg(long, default_value = "as-stored", help_heading = "Engine")]
+    pub weights: WeightsArg,
+    /// How the processor multiplies with quantised weights
+    #[arg(long, default_value = "exact", help_heading = "Engine")]
+    pub cpu_math: CpuMathArg,
+    /// The longest sequence in tokens [default: what the model is made for, at most 32768]
+    #[arg(long, value_name = "TOKENS", help_heading = "Engine")]
+    pub context: Option<usize>,
+    /// Sequences at a time
+    #[arg(long, value_name = "N", help_heading = "Engine")]
+    pub max_sequences: Option<usize>,
+    /// Memory of the key-value cache, in MiB [default: what all
+    /// sequences need and the device has]
+    #[arg(long, value_name = "MIB", help_heading = "Engine")]
+    pub kv_cache_mib: Option<usize>,
+}
+
+/// How the embedded model is sampled where the profile does not say.
+#[derive(ClapArgs, Debug, Clone)]
+pub struct SamplingArgs {
+    /// Temperature of the embedded model; 0 takes the most likely token
+    #[arg(long, default_value_t = 0.0, value_name = "T", help_heading = "Engine")]
+    pub embedded_temperature: f32,
+    /// The longest reply of the embedded model, in tokens
+    #[arg(
+        long,
+        default_value_t = 1024,
+        value_name = "TOKENS",
+        help_heading = "Engine"
+    )]
+    pub embedded_reply_tokens: usize,
+}
+
+/// A device, as typed.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceArg {
+    /// The processor
+    Cpu,
+    /// The first NVIDIA GPU
+    Cuda,
+}
+
+/// A form of the weights, as typed.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightsArg {
+    /// As the file holds them where the device can multiply with that, else dense
+    AsStored,
+    /// f32 on the processor, bf16 on a GPU
+    Dense,
+    /// 4-bit NormalFloat with doubly quantised block maxima
+    Nf4,
+    /// 8-bit integers in blocks of 32
+    Int8,
+}
+
+/// Arithmetic of the processor, as typed.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuMathArg {
+    /// f32 activations times dequantised weights
+    Exact,
+    /// Activations rounded to 8 bits in blocks: faster
+    Int8Activations,
+}
+
+/// A model that runs.
+pub struct Embedded {
+    /// Its name.
+    pub name: String,
+    /// Its configuration.
+    pub config: ModelConfig,
+    /// Text to ids and back.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Conversations to text; absent where the model has none.
+    pub template: Option<ChatTemplate>,
+    /// Draws the tokens.
+    pub engine: Arc<Engine>,
+    /// What goes into a job's digest: everything that can change an answer.
+    pub description: Value,
+}
+
+impl Embedded {
+    /// The model as a policy that agents can drive.
+    pub fn into_policy(self) -> Result<EmbeddedPolicy, CliError> {
+        EmbeddedPolicy::new(self.engine, self.tokenizer, None, self.description)
+            .map_err(|error| CliError::new(exit_code::INPUT, error))
+    }
+}
+
+impl EngineArgs {
+    /// Opens a model and starts its engine.
+    ///
+    /// `sequences` is how many run at a time where the flags do not say.
+    pub fn open(
+        &self,
+        model: &Located,
+        places: &Places,
+        sequences: usize,
+    ) -> Result<Embedded, CliError> {
+        let path = model.path.as_path();
+        let input = |error: &dyn std::fmt::Display| CliError::new(exit_code::INPUT, error);
+        let checkpoint = Checkpoint::open(path).map_err(|error| {
+            let hint = error.hint();
+            input(&error).maybe_hint(hint)
+        })?;
+        let tokenizer = match checkpoint.gguf() {
+            Some(gguf) => {
+                let vocabulary = gguf.vocabulary().map_err(|error| input(&error))?;
+                let vocabulary = vocabulary
+                    .ok_or_else(|| input(&format!("{} holds no tokenizer", path.display())))?;
+                Tokenizer::from_gguf(&vocabulary)
+            }
+            None => Tokenizer::from_folder(path),
+        }
+        .map_err(|error| input(&error))?;
+        let template =
+            ChatTemplate::of_tokenizer(&tokenizer, None, false).map_err(|error| input(&error))?;
+        let tokenizer = Arc::new(tokenizer);
+        let (engine, device) = match self.device(places)? {
+            Chosen::Gpu(gpu) => self.start(*gpu, &checkpoint, &tokenizer, sequences)?,
+            Chosen::Processor(cpu) => self.start(cpu, &checkpoint, &tokenizer, sequences)?,
+        };
+        let files: Vec<Value> = checkpoint
+            .files()
+            .iter()
+            .map(|(file, n_bytes)| {
+                json!({
+                    "name": file.file_name().unwrap_or_default().to_string_lossy(),
+                    "bytes": n_bytes,
+                })
+            })
+            .collect();
+        Ok(Embedded {
+            name: model.name(),
+            config: checkpoint.config().clone(),
+            description: json!({
+                "name": model.name(),
+                "origin": model.origin,
+                "files": files,
+                "weights": format!("{:?}", self.weights),
+                "device": device,
+                "context": engine.max_context(),
+            }),
+            tokenizer,
+            template,
+            engine: Arc::new(engine),
+        })
+    }
+
+    fn start<D: Device>(
+        &self,
+        device: D,
+        checkpoint: &Checkpoint,
+        tokenizer: &Arc<Tokenizer>,
+        sequences: usize,
+    ) -> Result<(Engine, String), CliError> {
+        let failed = |error: &dyn std::fmt::Display| CliError::new(exit_code::FAILURE, error);
+        let name = device.name();
+        let on_processor = D::ACTIVATION == temper_model::DType::F32;
+        let most = checkpoint.config().max_position_embeddings;
+        let context = self.context.unwrap_or(most.min(32_768));
+        if context > most {
+            return Err(CliError::new(
+                exit_code::USAGE,
+                format!("use a context of {context} tokens: the model is made for {most}"),
+            ));
+        }
+        let options = LoadOptions {
+            format: match self.weights {
+                WeightsArg::AsStored => WeightFormat::AsStored,
+                WeightsArg::Dense => WeightFormat::Dense,
+                WeightsArg::Int8 => WeightFormat::Int8,
+                WeightsArg::Nf4 => WeightFormat::Nf4 {
+                    double_quantised: true,
+                },
+            },
+            max_positions: context,
+        };
+        let model = Model::load(device, checkpoint, &options).map_err(|error| failed(&error))?;
+        let paged = PagedModel::new(
+            Arc::new(model),
+            &PagedOptions {
+                max_context: context,
+                max_sequences: self.max_sequences.unwrap_or(sequences),
+                cache_bytes: match self.kv_cache_mib {
+                    Some(mib) => mib << 20,
+                    None if on_processor => host_cache_bytes(),
+                    None => 0,
+                },
+                max_adapter_rank: 64,
+                pads_decoding: !on_processor,
+                ..PagedOptions::default()
+            },
+        )
+        .map_err(|error| failed(&error))?;
+        output::note(&format!("engine: {name}; {}", paged.plan()));
+        let engine = Engine::start(
+            paged,
+            EngineConfig {
+                vocabulary: Some(tokenizer.clone()),
+                ..EngineConfig::default()
+            },
+        )?;
+        Ok((engine, name))
+    }
+
+    fn device(&self, places: &Places) -> Result<Chosen, CliError> {
+        if self.device != Some(DeviceArg::Cpu) {
+            match Cuda::open(&cuda_options(places)) {
+                Ok(gpu) => return Ok(Chosen::Gpu(Box::new(gpu))),
+                Err(error) if self.device == Some(DeviceArg::Cuda) => {
+                    return Err(CliError::new(exit_code::ENVIRONMENT, error)
+                        .hint("`temper doctor` says what was found and what is missing"));
+                }
+                Err(_) => {}
+            }
+        }
+        let threads = crate::places::workers(self.threads);
+        let math = match self.cpu_math {
+            CpuMathArg::Exact => CpuMath::Exact,
+            CpuMathArg::Int8Activations => CpuMath::Int8Activations,
+        };
+        Cpu::new(threads, math)
+            .map(Chosen::Processor)
+            .map_err(|error| CliError::new(exit_code::FAILURE, error))
+    }
+}
+
+/// A quarter of the memory that is free, at most 2 GiB: the machine is the user's, too.
+fn host_cache_bytes() -> usize {
+    let available = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| {
+            let line = text
+                .lines()
+                .find(|line| line.starts_with("MemAvailable:"))?;
+            line.split_whitespace().nth(1)?.parse::<usize>().ok()
+        })
+        .map_or(2 << 30, |kib| kib << 10);
+    (available / 4).min(2 << 30)
+}
+
+enum Chosen {
+    Gpu(Box<Cuda>),
+    Processor(Cpu),
+}
+
+/// Where CUDA's libraries are looked for and compiled kernels kept.
+pub fn cuda_options(places: &Places) -> CudaOptions {
+    CudaOptions {
+        folders: LibraryFolders::from_environment(),
+        kernel_cache: Some(places.cache.join("kernels")),
+        ..CudaOptions::default()
+    }
+}
