@@ -26,6 +26,7 @@ fn every_verb_explains_itself() {
     let workspace = Workspace::new(0);
     for verb in [
         "tasks",
+        "model",
         "run",
         "grade",
         "evaluate",

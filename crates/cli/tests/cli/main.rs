@@ -5,4 +5,5 @@
 
 mod interface;
 mod jobs;
+mod models;
 mod support;
