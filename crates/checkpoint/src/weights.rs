@@ -314,15 +314,16 @@ impl Checkpoint {
         }
     }
 
-    /// The files that hold weights, with their lengths in bytes.
+    /// The files that hold weights, sorted, with their lengths in bytes.
     pub fn files(&self) -> Vec<(&Path, u64)> {
         match &self.source {
             Source::Gguf(gguf) => vec![(gguf.path(), gguf.n_bytes())],
-            Source::Safetensors(shards) => shards
-                .files()
-                .iter()
-                .map(|file| (file.path(), file.n_bytes()))
-                .collect(),
+            Source::Safetensors(shards) => {
+                let files = shards.files().iter();
+                let mut files: Vec<_> = files.map(|file| (file.path(), file.n_bytes())).collect();
+                files.sort();
+                files
+            }
         }
     }
 
