@@ -145,6 +145,8 @@ pub struct Scored<'a, D: Device> {
     policy: Policy<'a, D>,
     options: ScoreOptions,
     segments: Segments<D::Storage>,
+    /// Supervised rows whose logits the head holds.
+    held: Range<usize>,
 }
 
 impl<D: Device> TrainingPass<D> {
@@ -195,12 +197,15 @@ impl<D: Device> TrainingPass<D> {
         let n = segments.n_tokens();
         let residual = self.stream(n, policy.model.config.n_layers);
         let head = self.head(policy, &residual, options);
+        let mut held = 0..0;
         for chunk in self.chunks(rows.len()) {
+            held = chunk.clone();
             head.forward(chunk)?;
         }
         let scores = self.download(policy, options, rows, None)?;
         Ok(Scored {
             scores,
+            held,
             pass: self,
             policy,
             options,
@@ -495,6 +500,29 @@ impl<D: Device> TrainingPass<D> {
 }
 
 impl<D: Device> Scored<'_, D> {
+    /// Logits of some of the supervised rows, f32 `[rows, vocab_size]`, before the temperature.
+    ///
+    /// # Errors
+    /// When there are no such rows, or more than the plan's chunk.
+    pub fn logits(&mut self, rows: Range<usize>) -> Result<Vec<f32>> {
+        let pass = &self.pass;
+        let n_rows = self.scores.rows.len();
+        if rows.start >= rows.end || rows.end > n_rows || rows.len() > pass.plan.head_rows {
+            return Err(ModelError::Input {
+                operation: "show logits",
+                reason: format!("rows {rows:?} of {n_rows}, {} at once", pass.plan.head_rows),
+            });
+        }
+        let config = &self.policy.model.config;
+        let residual = pass.stream(self.segments.n_tokens(), config.n_layers);
+        let head = pass.head(self.policy, &residual, self.options);
+        self.held = rows.clone();
+        head.forward(rows.clone())?;
+        let logits = &pass.work.head.logits;
+        let logits = logits.slice(0..rows.len() * config.vocab_size);
+        Ok(pass.device.download_f32(&logits)?)
+    }
+
     /// Runs the batch backward from gradients of the loss at the log-probabilities of the
     /// supervised rows and, where there is a value head, at their values.
     ///
@@ -528,10 +556,9 @@ impl<D: Device> Scored<'_, D> {
         let residual = pass.stream(n, policy.model.config.n_layers);
         let d_residual = pass.clear_d_residual(n)?;
         let head = pass.head(policy, &residual, self.options);
-        // A single chunk's logits still lie where the forward pass left them.
-        let again = n_rows > pass.plan.head_rows;
         for chunk in pass.chunks(n_rows) {
-            if again {
+            // A single chunk's logits still lie where the forward pass left them.
+            if n_rows > pass.plan.head_rows || chunk != self.held {
                 head.forward(chunk.clone())?;
             }
             head.backward(chunk, &d_residual)?;

@@ -147,12 +147,18 @@ fn two_phases_equal_one_whatever_the_chunk() {
         scored.backward(&d_logprobs, None).unwrap();
         assert!(setup.gradients() == expected, "{name}");
         let mut whole = setup.pass(100, Keep::All);
-        let scored = whole
-            .score(setup.policy(), &batch, ScoreOptions::default())
-            .unwrap();
-        assert_close(name, &scored.scores.logprobs, &scores.logprobs, 1e-6);
-        scored.backward(&d_logprobs, None).unwrap();
-        assert_close(name, &setup.gradients(), &expected, 1e-6);
+        for look in [false, true] {
+            let mut scored = whole
+                .score(setup.policy(), &batch, ScoreOptions::default())
+                .unwrap();
+            assert_close(name, &scored.scores.logprobs, &scores.logprobs, 1e-6);
+            if look {
+                // Looking at some logits in between changes nothing.
+                scored.logits(1..3).unwrap();
+            }
+            scored.backward(&d_logprobs, None).unwrap();
+            assert_close(name, &setup.gradients(), &expected, 1e-6);
+        }
     }
 }
 
