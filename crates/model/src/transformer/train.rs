@@ -557,7 +557,8 @@ impl<D: Device> Scored<'_, D> {
         let d_residual = pass.clear_d_residual(n)?;
         let head = pass.head(policy, &residual, self.options);
         for chunk in pass.chunks(n_rows) {
-            // A single chunk's logits still lie where the forward pass left them.
+            // A single chunk's logits still lie where the forward pass left them; of several,
+            // the next has overwritten them.
             if n_rows > pass.plan.head_rows || chunk != self.held {
                 head.forward(chunk.clone())?;
             }
