@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use temper_model::device::{Heads, KvPages, PagedRows, Result, Segments};
 use temper_model::tensor::{DType, Tensor, View};
 
+use crate::attend_cudnn::{BackwardViews, CudnnAttention, ForwardViews};
 use crate::attention::{AttentionKernels, AttentionShape, BackwardRows, PagedShape, Rows};
 use crate::cuda::{AttentionChoice, Cuda, CudaOptions};
 use crate::memory::{Purpose, Storage};
@@ -20,6 +21,7 @@ pub(crate) struct Attention {
     choice: AttentionChoice,
     kernel_cache: Option<PathBuf>,
     kernels: Mutex<HashMap<usize, Arc<AttentionKernels>>>,
+    cudnn: CudnnAttention,
     offsets: Mutex<Option<(Runs, Tensor<Storage>)>>,
 }
 
@@ -36,6 +38,7 @@ impl Attention {
         Attention {
             choice: options.attention,
             kernel_cache: options.kernel_cache.clone(),
+            cudnn: CudnnAttention::new(options.folders.folders().to_vec()),
             ..Attention::default()
         }
     }
@@ -60,6 +63,15 @@ impl Cuda {
         Ok(compiled)
     }
 
+    pub(crate) fn cudnn_state(&self) -> &CudnnAttention {
+        &self.attention_state().cudnn
+    }
+
+    /// Whether cuDNN has to take over from our kernels, which take heads of 64 and 128.
+    fn needs_cudnn(&self, heads: Heads) -> bool {
+        self.attention_state().choice == AttentionChoice::Best && !matches!(heads.dim, 64 | 128)
+    }
+
     fn token_rows(&self, view: &View<Storage>) -> Rows {
         Rows {
             at: self.at(view),
@@ -82,6 +94,10 @@ impl Cuda {
         const OPERATION: &str = "attention";
         let shape =
             self.check_attention(OPERATION, heads, scale, segments, &[q, out], &[k, v], lse)?;
+        if self.needs_cudnn(heads) {
+            let views = ForwardViews { q, k, v, out, lse };
+            return self.cudnn_forward(&views, heads, scale, segments);
+        }
         let kernels = self.attention_kernels(OPERATION, heads.dim)?;
         // SAFETY: the views lie within their tensors, with a row for each token; offsets are the
         // segments' starts.
@@ -126,6 +142,16 @@ impl Cuda {
             &[k, v, d_k, d_v],
             lse,
         )?;
+        if self.needs_cudnn(heads) {
+            let views = ForwardViews { q, k, v, out, lse };
+            let gradients = BackwardViews {
+                d_out,
+                d_q,
+                d_k,
+                d_v,
+            };
+            return self.cudnn_backward(&views, &gradients, heads, scale, segments);
+        }
         let kernels = self.attention_kernels(OPERATION, heads.dim)?;
         let scratch = self.scratch(Purpose::Attention, kernels.scratch_bytes(&shape))?;
         let rows = BackwardRows {
@@ -153,6 +179,9 @@ impl Cuda {
     }
 
     pub(crate) fn attention_bytes(&self, heads: Heads, n_tokens: usize, backward: bool) -> usize {
+        if self.needs_cudnn(heads) {
+            return self.cudnn_bytes(heads, n_tokens, backward);
+        }
         if !backward {
             return 0;
         }

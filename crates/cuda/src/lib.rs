@@ -2,7 +2,8 @@
 //!
 //! [`Cuda`] is the device. Libraries are found and opened when it is ([`libraries`]);
 //! kernels are text in `kernels/`, compiled for the GPU found ([`nvrtc`]). Products go through
-//! cublasLt, attention through cuDNN or kernels of our own ([`attention`]).
+//! cublasLt, attention through kernels of our own ([`attention`]), or through [`cudnn`] for heads
+//! that these do not have.
 
 pub mod attention;
 pub mod cudnn;
@@ -10,6 +11,7 @@ pub mod libraries;
 pub mod nvrtc;
 
 mod attend;
+mod attend_cudnn;
 mod cuda;
 mod device;
 mod dynamic_map;

@@ -39,7 +39,9 @@ const FAMILIES: [&str; 11] = [
 
 /// Runs a case on both devices and compares.
 pub struct Bench {
+    /// What is right.
     pub cpu: Cpu,
+    /// What is checked.
     pub cuda: Cuda,
     family: String,
     n_cases: usize,
