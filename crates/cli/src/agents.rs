@@ -22,6 +22,7 @@ use temper_agent::{
     profile::{ProfileName, ResolvedProfile},
 };
 use temper_core::{AgentName, policy::Policy, usage::MicroDollars};
+use temper_model::sample::Engine;
 
 use crate::{
     args::{ModelArgs, ProfileArg, TrialArgs},
@@ -39,7 +40,14 @@ pub struct Agent {
     pub models: Arc<dyn ModelFactory>,
     /// What is known of its calls, for the ledger.
     size: CallSize,
+    /// Settings of the profile that are different for it.
+    overrides: Vec<(String, Value)>,
+    /// The engine, where the model runs in this process.
+    pub engine: Option<Arc<Engine>>,
 }
+
+/// Trials at a time that share an engine's steps: more rows in a step cost little.
+const EMBEDDED_TRIALS: usize = 8;
 
 impl Agent {
     /// The agent behind `text`: a baseline's name or a model.
@@ -54,6 +62,8 @@ impl Agent {
                 name: agent_name(name)?,
                 models,
                 size: size(MicroDollars(0)),
+                overrides: Vec::new(),
+                engine: None,
             })
         };
         match text {
@@ -84,6 +94,8 @@ impl Agent {
                     name: agent_name(&format!("scripted-{}", stem(&path)))?,
                     size: size(models.dearest_call().unwrap_or_default()),
                     models: Arc::new(models),
+                    overrides: Vec::new(),
+                    engine: None,
                 }
             }
             ModelSpec::Replay(path) => {
@@ -93,6 +105,8 @@ impl Agent {
                     name: agent_name(&format!("replay-{}", stem(&path)))?,
                     models: Arc::new(models),
                     size: size(MicroDollars(0)),
+                    overrides: Vec::new(),
+                    engine: None,
                 }
             }
         };
@@ -103,6 +117,25 @@ impl Agent {
             );
         }
         Ok(agent)
+    }
+
+    /// The profile as this agent runs under it.
+    pub fn profile(&self, profile: &ResolvedProfile) -> Result<ResolvedProfile, CliError> {
+        if self.overrides.is_empty() {
+            return Ok(profile.clone());
+        }
+        profile
+            .clone()
+            .with_overrides(self.overrides.iter().cloned())
+            .map_err(|error| CliError::new(exit_code::USAGE, error))
+    }
+
+    /// Trials at a time.
+    pub fn workers(&self, asked: Option<usize>) -> usize {
+        match (asked, &self.engine) {
+            (None, Some(_)) => EMBEDDED_TRIALS,
+            _ => crate::places::workers(asked),
+        }
     }
 
     /// Whether a language model answers or a program, in words.
@@ -149,14 +182,15 @@ fn agent_name(name: &str) -> Result<AgentName, CliError> {
 /// A model in this process. Its replies have no price.
 fn embedded(model: &str, args: &TrialArgs, places: &Places) -> Result<Agent, CliError> {
     let located = locate(model, &args.hub, places)?;
-    let sequences = crate::places::workers(args.workers);
+    let sequences = args.workers.unwrap_or(EMBEDDED_TRIALS).max(1);
     let embedded = args.engine.open(&located, places, sequences)?;
     let name = agent_name(&embedded.name)?;
+    let engine = Arc::clone(&embedded.engine);
     let policy = embedded.into_policy()?;
     let context_tokens = policy.context_tokens() as u64;
     let sampling = PolicySampling {
         temperature: args.sampling.embedded_temperature,
-        max_tokens: args.sampling.embedded_reply_tokens,
+        max_tokens: args.sampling.embedded_reply_tokens.unwrap_or(1024) as usize,
         adapter: None,
     };
     Ok(Agent {
@@ -167,6 +201,8 @@ fn embedded(model: &str, args: &TrialArgs, places: &Places) -> Result<Agent, Cli
             context_tokens: Some(context_tokens),
         },
         models: Arc::new(PolicyFactory::new(Arc::new(policy), sampling)),
+        overrides: args.sampling.overrides(),
+        engine: Some(engine),
     })
 }
 
@@ -217,6 +253,8 @@ fn open_ai(
         name: agent_name(&model)?,
         models: Arc::new(models),
         size,
+        overrides: Vec::new(),
+        engine: None,
     })
 }
 

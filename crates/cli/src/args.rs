@@ -422,7 +422,7 @@ pub struct RunArgs {
 }
 
 /// `temper evaluate`
-#[derive(ClapArgs, Debug)]
+#[derive(ClapArgs, Debug, Clone)]
 pub struct EvaluateArgs {
     /// Tasks.
     #[command(flatten)]
@@ -430,14 +430,10 @@ pub struct EvaluateArgs {
     /// The arm to be compared with, as for `run --agent`
     #[arg(long, default_value = "noop", value_name = "AGENT")]
     pub baseline: String,
-    /// The arm in question, as for `run --agent`
-    #[arg(
-        long,
-        default_value = "search",
-        value_name = "AGENT",
-        conflicts_with = "model"
-    )]
-    pub candidate: String,
+    /// The arm in question, as for `run --agent` [default: the default model, embedded, beside
+    /// `search`, with few steps and short replies]
+    #[arg(long, value_name = "AGENT", conflicts_with = "model")]
+    pub candidate: Option<String>,
     /// A model as the candidate: embedded[:MODEL], http://HOST:PORT[/v1][#MODEL], openai:MODEL, …
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
@@ -456,14 +452,35 @@ pub struct EvaluateArgs {
     pub format: FormatArgs,
 }
 
+/// What the default model gets in the main job, so that it ends in minutes on a small machine.
+const MAIN_JOB_STEPS: u32 = 3;
+const MAIN_JOB_REPLY_TOKENS: u32 = 128;
+
 impl EvaluateArgs {
+    /// The flags with the main job's candidate filled in where none is named.
+    pub fn resolved(&self) -> Self {
+        let mut args = self.clone();
+        if args.candidate.is_none() && args.model.is_none() {
+            args.candidate = Some("embedded".into());
+            if args.beside.is_empty() {
+                args.beside = vec!["search".into()];
+            }
+            let sampling = &mut args.trials.sampling;
+            sampling.embedded_steps.get_or_insert(MAIN_JOB_STEPS);
+            sampling
+                .embedded_reply_tokens
+                .get_or_insert(MAIN_JOB_REPLY_TOKENS);
+        }
+        args
+    }
+
     /// The arms with the directories of their jobs, the baseline first.
     pub fn arms(&self) -> Vec<(String, String)> {
-        let candidate = self.model.as_ref().unwrap_or(&self.candidate);
         let beside = self.beside.iter().enumerate();
         let mut arms = vec![("baseline".to_owned(), self.baseline.clone())];
         arms.extend(beside.map(|(index, agent)| (format!("beside-{}", index + 1), agent.clone())));
-        arms.push(("candidate".to_owned(), candidate.clone()));
+        let candidate = self.model.as_ref().or(self.candidate.as_ref());
+        arms.extend(candidate.map(|agent| ("candidate".to_owned(), agent.clone())));
         arms
     }
 }

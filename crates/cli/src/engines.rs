@@ -48,20 +48,39 @@ pub struct EngineArgs {
     pub kv_cache_mib: Option<usize>,
 }
 
-/// How the embedded model is sampled where the profile does not say.
+/// How an agent samples the embedded model.
 #[derive(ClapArgs, Debug, Clone)]
 pub struct SamplingArgs {
-    /// Temperature of the embedded model; 0 takes the most likely token
-    #[arg(long, default_value_t = 0.0, value_name = "T", help_heading = "Engine")]
-    pub embedded_temperature: f32,
-    /// The longest reply of the embedded model, in tokens
+    /// Temperature of the embedded model where the profile names none; 0 takes the most likely
+    /// token
     #[arg(
         long,
-        default_value_t = 1024,
-        value_name = "TOKENS",
+        default_value_t = 0.0,
+        value_name = "T",
         help_heading = "Engine"
     )]
-    pub embedded_reply_tokens: usize,
+    pub embedded_temperature: f32,
+    /// The longest reply of the embedded model in tokens, in place of the profile's
+    #[arg(long, value_name = "TOKENS", help_heading = "Engine")]
+    pub embedded_reply_tokens: Option<u32>,
+    /// Steps of a trial of the embedded model, in place of the profile's
+    #[arg(long, value_name = "N", help_heading = "Engine")]
+    pub embedded_steps: Option<u32>,
+}
+
+impl SamplingArgs {
+    /// What replaces settings of the profile.
+    pub fn overrides(&self) -> Vec<(String, Value)> {
+        let steps = self.embedded_steps.map(|n| ("agent.step_limit", n));
+        let reply = self
+            .embedded_reply_tokens
+            .map(|n| ("temper.max_output_tokens", n));
+        steps
+            .into_iter()
+            .chain(reply)
+            .map(|(key, value)| (key.to_owned(), value.into()))
+            .collect()
+    }
 }
 
 /// A device, as typed.
@@ -148,9 +167,16 @@ impl EngineArgs {
         let template =
             ChatTemplate::of_tokenizer(&tokenizer, None, false).map_err(|error| input(&error))?;
         let tokenizer = Arc::new(tokenizer);
+        // Threads change nothing in a result, so they are not part of what a job is.
         let (engine, device) = match self.device(places)? {
-            Chosen::Gpu(gpu) => self.start(*gpu, &checkpoint, &tokenizer, sequences)?,
-            Chosen::Processor(cpu) => self.start(cpu, &checkpoint, &tokenizer, sequences)?,
+            Chosen::Gpu(gpu) => {
+                let name = gpu.name();
+                (self.start(*gpu, &checkpoint, &tokenizer, sequences)?, name)
+            }
+            Chosen::Processor(cpu) => {
+                let name = format!("processor, {:?}", cpu.math());
+                (self.start(cpu, &checkpoint, &tokenizer, sequences)?, name)
+            }
         };
         let files: Vec<Value> = checkpoint
             .files()
@@ -185,7 +211,7 @@ impl EngineArgs {
         checkpoint: &Checkpoint,
         tokenizer: &Arc<Tokenizer>,
         sequences: usize,
-    ) -> Result<(Engine, String), CliError> {
+    ) -> Result<Engine, CliError> {
         let failed = |error: &dyn std::fmt::Display| CliError::new(exit_code::FAILURE, error);
         let name = device.name();
         let on_processor = D::ACTIVATION == temper_model::DType::F32;
@@ -233,7 +259,7 @@ impl EngineArgs {
                 ..EngineConfig::default()
             },
         )?;
-        Ok((engine, name))
+        Ok(engine)
     }
 
     fn device(&self, places: &Places) -> Result<Chosen, CliError> {

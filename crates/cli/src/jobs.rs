@@ -29,7 +29,7 @@ use crate::{
     clock,
     error::CliError,
     exit_code, output,
-    places::{Places, workers},
+    places::Places,
     progress::Progress,
     sandboxes::Sandboxes,
     tasks::PreparedSuite,
@@ -97,20 +97,23 @@ pub fn run(request: &Request<'_>) -> Result<Done, CliError> {
         },
         now: &clock::now,
     };
-    let progress = Progress::new(request.agent.name.as_str(), request.places.quiet);
+    let engine = request.agent.engine.as_deref();
+    let progress = Progress::new(request.agent.name.as_str(), request.places.quiet, engine);
     let options = Options {
-        workers: workers(request.trials.workers),
+        workers: request.agent.workers(request.trials.workers),
         shard: request.shard,
         max_retries: request.trials.max_retries,
         redo_lost: request.trials.redo_lost,
     };
-    let (job, summary) = job::run(
-        &plan,
-        &options,
-        &context,
-        &|event| progress.on_event(event),
-        cancel,
-    )?;
+    let (job, summary) = progress.while_running(|| {
+        job::run(
+            &plan,
+            &options,
+            &context,
+            &|event| progress.on_event(event),
+            cancel,
+        )
+    })?;
     outputs::write(&job)?;
 
     let code = if cancel.load(Ordering::Relaxed) {

@@ -2,17 +2,23 @@
 
 use std::{
     io::{IsTerminal, Write},
-    sync::Mutex,
+    sync::{Mutex, mpsc},
     time::{Duration, Instant},
 };
 
 use temper_agent::job::Event;
+use temper_model::sample::Engine;
 
 /// How often plain progress lines come.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
 
+/// How often the line of a terminal is renewed while an engine draws.
+const TICK: Duration = Duration::from_secs(1);
+
 /// Prints progress to standard error.
-pub struct Progress {
+pub struct Progress<'a> {
+    /// The engine whose speed is shown, where the model runs in this process.
+    engine: Option<&'a Engine>,
     label: String,
     is_terminal: bool,
     quiet: bool,
@@ -30,11 +36,12 @@ struct State {
     running: Vec<String>,
 }
 
-impl Progress {
+impl<'a> Progress<'a> {
     /// Progress of the job called `label`.
-    pub fn new(label: &str, quiet: bool) -> Self {
+    pub fn new(label: &str, quiet: bool, engine: Option<&'a Engine>) -> Self {
         let now = Instant::now();
         Progress {
+            engine,
             label: label.to_owned(),
             is_terminal: std::io::stderr().is_terminal()
                 && std::env::var_os("TERM").is_none_or(|term| term != "dumb"),
@@ -50,6 +57,31 @@ impl Progress {
                 running: Vec::new(),
             }),
         }
+    }
+
+    /// Runs a job, and shows every few seconds how fast an engine draws meanwhile.
+    pub fn while_running<T>(&self, job: impl FnOnce() -> T) -> T {
+        if self.engine.is_none() {
+            return job();
+        }
+        let (done, is_done) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let interval = if self.is_terminal {
+                    TICK
+                } else {
+                    PLAIN_INTERVAL
+                };
+                while is_done.recv_timeout(interval) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    if let Ok(mut state) = self.state.lock() {
+                        self.show(&mut state);
+                    }
+                }
+            });
+            let result = job();
+            drop(done);
+            result
+        })
     }
 
     /// Takes in one event.
@@ -99,11 +131,15 @@ impl Progress {
                 }
             }
         }
+        self.show(&mut state);
+    }
+
+    fn show(&self, state: &mut State) {
         if self.is_terminal {
-            self.renew(&state);
+            self.renew(state);
         } else if state.last_line.elapsed() >= PLAIN_INTERVAL {
             state.last_line = Instant::now();
-            self.line(&self.summary(&state));
+            self.line(&self.summary(state));
         }
     }
 
@@ -121,8 +157,15 @@ impl Progress {
         } else {
             String::new()
         };
+        let speed = self.engine.map_or(String::new(), |engine| {
+            let metrics = engine.metrics();
+            format!(
+                ", {:.0} tokens/s, {} tokens drawn",
+                metrics.tokens_per_second, metrics.n_drawn_tokens
+            )
+        });
         format!(
-            "{}: {}/{} done, {} solved{lost}{eta}",
+            "{}: {}/{} done, {} solved{lost}{speed}{eta}",
             self.label, state.n_done, state.n_trials, state.n_solved
         )
     }

@@ -19,19 +19,19 @@ use crate::{
 
 /// Runs a job for each arm, and prints the comparison and the report's path.
 pub fn run(args: &EvaluateArgs, places: &Places) -> Result<u8, CliError> {
+    let args = &args.resolved();
     let profile = agents::profile(&args.trials)?;
     let mut arms = Vec::new();
     for (role, agent) in args.arms() {
-        arms.push((
-            role,
-            Agent::resolve(&agent, &args.trials, &profile, places)?,
-        ));
+        let agent = Agent::resolve(&agent, &args.trials, &profile, places)?;
+        let profile = agent.profile(&profile)?;
+        arms.push((role, agent, profile));
     }
     let sandboxes = Sandboxes::open_for_untrusted(&args.trials.sandbox)?;
     output::note(&sandboxes.summary());
-    output::note(&profile.statement());
-    for (role, agent) in &arms {
+    for (role, agent, profile) in &arms {
         output::note(&format!("{role}: {}, {}", agent.name, agent.kind()));
+        output::note(&format!("  {}", profile.statement()));
     }
     let suite = tasks::prepare(&args.suite, places, args.trials.workers)?;
     let output_directory = match &args.output {
@@ -40,11 +40,11 @@ pub fn run(args: &EvaluateArgs, places: &Places) -> Result<u8, CliError> {
     };
 
     let mut directories = Vec::new();
-    for (role, agent) in &arms {
+    for (role, agent, profile) in &arms {
         let done = jobs::run(&Request {
             directory: output_directory.join(role),
             agent,
-            profile: &profile,
+            profile,
             suite: &suite,
             sandboxes: &sandboxes,
             trials: &args.trials,

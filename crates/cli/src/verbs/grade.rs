@@ -59,7 +59,7 @@ pub fn run(args: &GradeArgs, places: &Places) -> Result<u8, CliError> {
         judge: &judge,
     };
     let plan = plan(args, &suite, &runner);
-    let progress = Progress::new("grade", places.quiet);
+    let progress = Progress::new("grade", places.quiet, None);
     let (job, _) = job::run(
         &plan,
         &Options {

@@ -17,6 +17,7 @@ use crate::{
 pub fn run(args: &RunArgs, places: &Places) -> Result<u8, CliError> {
     let profile = agents::profile(&args.trials)?;
     let agent = Agent::resolve(&args.agent, &args.trials, &profile, places)?;
+    let profile = agent.profile(&profile)?;
     let sandboxes = Sandboxes::open_for_untrusted(&args.trials.sandbox)?;
     output::note(&sandboxes.summary());
     output::note(&profile.statement());
