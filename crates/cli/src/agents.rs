@@ -189,7 +189,7 @@ fn embedded(model: &str, args: &TrialArgs, places: &Places) -> Result<Agent, Cli
     let policy = embedded.into_policy()?;
     let context_tokens = policy.context_tokens() as u64;
     let sampling = PolicySampling {
-        temperature: args.sampling.embedded_temperature,
+        temperature: args.sampling.embedded_temperature.unwrap_or(0.0),
         max_tokens: args.sampling.embedded_reply_tokens.unwrap_or(1024) as usize,
         adapter: None,
     };

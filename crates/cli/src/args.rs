@@ -452,9 +452,12 @@ pub struct EvaluateArgs {
     pub format: FormatArgs,
 }
 
-/// What the default model gets in the main job, so that it ends in minutes on a small machine.
+/// What the default model gets in the main job, so that it ends in minutes on a small machine. It
+/// is drawn from rather than asked for the likeliest token: greedy, a model of this size falls into
+/// loops.
 const MAIN_JOB_STEPS: u32 = 3;
-const MAIN_JOB_REPLY_TOKENS: u32 = 128;
+const MAIN_JOB_REPLY_TOKENS: u32 = 160;
+const MAIN_JOB_TEMPERATURE: f32 = 0.7;
 
 impl EvaluateArgs {
     /// The flags with the main job's candidate filled in where none is named.
@@ -467,6 +470,9 @@ impl EvaluateArgs {
             }
             let sampling = &mut args.trials.sampling;
             sampling.embedded_steps.get_or_insert(MAIN_JOB_STEPS);
+            sampling
+                .embedded_temperature
+                .get_or_insert(MAIN_JOB_TEMPERATURE);
             sampling
                 .embedded_reply_tokens
                 .get_or_insert(MAIN_JOB_REPLY_TOKENS);

@@ -51,15 +51,10 @@ pub struct EngineArgs {
 /// How an agent samples the embedded model.
 #[derive(ClapArgs, Debug, Clone)]
 pub struct SamplingArgs {
-    /// Temperature of the embedded model where the profile names none; 0 takes the most likely
-    /// token
-    #[arg(
-        long,
-        default_value_t = 0.0,
-        value_name = "T",
-        help_heading = "Engine"
-    )]
-    pub embedded_temperature: f32,
+    /// Temperature of the embedded model where the profile names none [default: 0, which takes the
+    /// most likely token]
+    #[arg(long, value_name = "T", help_heading = "Engine")]
+    pub embedded_temperature: Option<f32>,
     /// The longest reply of the embedded model in tokens, in place of the profile's
     #[arg(long, value_name = "TOKENS", help_heading = "Engine")]
     pub embedded_reply_tokens: Option<u32>,
