@@ -7,12 +7,15 @@ use temper_agent::model::{
     probe,
     spec::{ModelSpec, parse_model_spec},
 };
+use temper_checkpoint::packaged;
+use temper_cuda::{Cuda, libraries::Found};
 use temper_report::table::{Align, Table};
 use temper_sandbox::Strength;
 
 use crate::{
     agents,
     args::{DoctorArgs, ModelArgs},
+    engines,
     error::CliError,
     exit_code, output,
     places::Places,
@@ -45,6 +48,7 @@ pub fn run(args: &DoctorArgs, places: &Places) -> Result<u8, CliError> {
     let mut checks = Vec::new();
     check_sandbox(args, &mut checks)?;
     check_tools(places, &mut checks)?;
+    check_engine(places, &mut checks);
     if let Some(model) = &args.model {
         check_model(model, &mut checks)?;
     }
@@ -148,6 +152,110 @@ fn check_tools(places: &Places, checks: &mut Vec<Check>) -> Result<(), CliError>
         hint: None,
     });
     Ok(())
+}
+
+/// What the embedded engine can run on, and whether its default model is here.
+fn check_engine(places: &Places, checks: &mut Vec<Check>) {
+    let cores = crate::places::workers(None);
+    checks.push(Check {
+        subject: "engine: processor".into(),
+        status: Status::Good,
+        detail: format!("{cores} cores; {}", instructions()),
+        hint: None,
+    });
+    match Cuda::probe(&engines::cuda_options(places).folders) {
+        Ok(probe) => {
+            for gpu in &probe.gpus {
+                let (major, minor) = gpu.compute_capability;
+                let is_supported = gpu.is_supported();
+                checks.push(Check {
+                    subject: format!("engine: GPU {}", gpu.ordinal),
+                    status: if is_supported {
+                        Status::Good
+                    } else {
+                        Status::Limited
+                    },
+                    detail: format!(
+                        "{}, {:.0} GiB, compute capability {major}.{minor}",
+                        gpu.name,
+                        gpu.memory_bytes as f64 / f64::from(1 << 30)
+                    ),
+                    hint: (!is_supported)
+                        .then(|| "use a GPU of compute capability 8.0 or later".into()),
+                });
+            }
+            for (library, found) in &probe.libraries {
+                checks.push(Check {
+                    subject: format!("engine: {}", library.stem()),
+                    status: if found.is_some() {
+                        Status::Good
+                    } else {
+                        Status::Limited
+                    },
+                    detail: match found {
+                        Some(Found::ByName) => "in the loader's search path".into(),
+                        Some(Found::At(path)) => path.display().to_string(),
+                        None => "not found".into(),
+                    },
+                    hint: found.is_none().then(|| library.hint().into()),
+                });
+            }
+        }
+        // Without a GPU the processor does everything, so nothing is missing.
+        Err(error) => checks.push(Check {
+            subject: "engine: GPU".into(),
+            status: Status::Limited,
+            detail: format!("none is used: {error}"),
+            hint: Some(error.hint().into()),
+        }),
+    }
+    let default = &packaged::DEFAULT;
+    let here = places
+        .cache
+        .join("models")
+        .join(default.sha256)
+        .join("content")
+        .join(default.file_name);
+    checks.push(Check {
+        subject: "engine: default model".into(),
+        status: Status::Good,
+        detail: if here.is_file() {
+            format!("{}, in the cache", default.name)
+        } else {
+            format!(
+                "{}, fetched when it is first used ({} MB)",
+                default.name,
+                default.n_bytes / 1_000_000
+            )
+        },
+        hint: None,
+    });
+}
+
+/// The instructions that decide how fast the processor computes.
+fn instructions() -> String {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let known = [
+            ("AVX2", std::is_x86_feature_detected!("avx2")),
+            ("FMA", std::is_x86_feature_detected!("fma")),
+            ("AVX-512", std::is_x86_feature_detected!("avx512f")),
+            ("VNNI", std::is_x86_feature_detected!("avx512vnni")),
+        ];
+        let there: Vec<&str> = known
+            .iter()
+            .filter_map(|&(name, is_there)| is_there.then_some(name))
+            .collect();
+        if there.is_empty() {
+            "none of AVX2, FMA and AVX-512".into()
+        } else {
+            there.join(", ")
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        "portable kernels".into()
+    }
 }
 
 fn check_model(text: &str, checks: &mut Vec<Check>) -> Result<(), CliError> {
