@@ -79,6 +79,11 @@ impl Cuda {
         backward: bool,
     ) -> Result<AttentionPlan> {
         let (tokens, n_sequences, longest) = segments;
+        if tokens == 1 {
+            // Seen with 9.19: the log-sum-exp and the values' gradient come out wrong.
+            let reason = "cuDNN is wrong about a single token".to_owned();
+            return Err(self.unsupported(operation, reason));
+        }
         let shape = AttentionShape {
             tokens,
             packing: Packing::Packed {

@@ -18,6 +18,10 @@ pub fn run_attention(bench: &mut Bench) {
     // The last is cuDNN's.
     for (n_query, n_kv, dim) in HEADS.into_iter().chain([(8, 2, 96)]) {
         for lengths in [&[1][..], &[77], &[5, 200, 107], &[300], &[64, 1, 129, 128]] {
+            // cuDNN gets one token wrong, which the device refuses.
+            if dim == 96 && lengths == [1] {
+                continue;
+            }
             case!(
                 bench,
                 format!("{n_query}/{n_kv}x{dim} {lengths:?}"),
