@@ -141,6 +141,8 @@ fn rewrite_tag(tag: &str) -> String {
     // Whether an operand is under way, so that a sign would join it to another.
     let mut in_operand = false;
     let mut after_is = false;
+    // Whether a product or a concatenation waits for its other side: a sign there is no addition.
+    let mut waits = false;
     while at < body_end {
         let len = token_len(&tag[at..body_end]);
         let token = &tag[at..at + len];
@@ -165,9 +167,10 @@ fn rewrite_tag(tag: &str) -> String {
             _ if is_delimiter => {
                 close(chain, &mut inserts);
                 in_operand = false;
+                waits = false;
                 continue;
             }
-            "+" | "-" if in_operand => {
+            "+" | "-" if in_operand && !waits => {
                 chain.has_addition |= token == "+";
                 in_operand = false;
                 continue;
@@ -183,6 +186,7 @@ fn rewrite_tag(tag: &str) -> String {
                     *operand_end = end;
                 }
                 in_operand = true;
+                waits = false;
                 continue;
             }
             _ => {}
@@ -191,8 +195,8 @@ fn rewrite_tag(tag: &str) -> String {
             Some((_, operand_end)) if in_operand => *operand_end = end,
             _ => chain.operands.push((start, end)),
         }
-        // A product or a concatenation waits for its other side; a sign there is no addition.
         in_operand = true;
+        waits = matches!(token, "*" | "/" | "%" | "~");
         if matches!(token, "(" | "[" | "{") {
             chains.push(Chain::default());
             in_operand = false;
