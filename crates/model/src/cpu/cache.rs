@@ -1,8 +1,10 @@
 //! The paged key-value cache: writing, attending, moving.
 
+use std::ops::Range;
+
 use super::{
     Cpu,
-    attention::{Run, Strided, attend, group_size},
+    attention::{Query, Run, TASK_ROWS, Vectors, attend, group_size},
     copy::{indices, numbers},
     storage::{CpuStorage, Rows, apart, equal, is_shape, shape},
 };
@@ -39,6 +41,20 @@ impl Pages {
             n_pages: keys.rows / heads.n_kv,
         })
     }
+}
+
+/// Rows that follow one another and belong to one sequence, not too many at once.
+fn pieces(sequences: &[u32]) -> Vec<Range<usize>> {
+    let mut pieces = Vec::new();
+    let mut start = 0;
+    for run in sequences.chunk_by(|a, b| a == b) {
+        let end = start + run.len();
+        for first in (start..end).step_by(TASK_ROWS) {
+            pieces.push(first..(first + TASK_ROWS).min(end));
+        }
+        start = end;
+    }
+    pieces
 }
 
 impl Cpu {
@@ -141,36 +157,43 @@ impl Cpu {
             }
             lines.push(line);
         }
-        self.pool().run(rows.n_rows * heads.n_kv, &|task| {
-            let (i, kv_head) = (task / heads.n_kv, task % heads.n_kv);
-            let n_keys = positions[i] as usize + 1;
-            let mut runs = Vec::with_capacity(lines[i].len());
-            for (at, &page) in lines[i].iter().enumerate() {
-                let row = page as usize * heads.n_kv + kv_head;
-                // SAFETY: nothing writes to the pages now.
-                let (keys, values) = unsafe { (pages.keys.row(row), pages.values.row(row)) };
-                runs.push(Run {
-                    keys: Strided {
-                        elements: keys,
+        let pieces = pieces(sequences);
+        self.pool().run(pieces.len() * heads.n_kv, &|task| {
+            let (piece, kv_head) = (pieces[task / heads.n_kv].clone(), task % heads.n_kv);
+            // Rows of one sequence have the pages of the furthest among them in common.
+            let line = piece
+                .clone()
+                .map(|i| lines[i])
+                .max_by_key(|line| line.len());
+            let runs: Vec<Run> = line
+                .unwrap_or_default()
+                .iter()
+                .map(|&page| {
+                    let row = page as usize * heads.n_kv + kv_head;
+                    let vectors = |pages: Rows<f32>| Vectors {
                         stride: heads.dim,
-                    },
-                    values: Strided {
-                        elements: values,
-                        stride: heads.dim,
-                    },
-                    n_keys: PAGE_TOKENS.min(n_keys - at * PAGE_TOKENS),
-                });
-            }
-            let mut scores = vec![0.0; n_keys];
+                        ..Vectors::of(pages, row, 0)
+                    };
+                    Run {
+                        keys: vectors(pages.keys),
+                        values: vectors(pages.values),
+                        n_keys: PAGE_TOKENS,
+                    }
+                })
+                .collect();
+            let mut queries = Vec::with_capacity(group * piece.len());
             for head in kv_head * group..(kv_head + 1) * group {
-                let column = head * heads.dim;
-                // SAFETY: disjoint by the checks above; each task has its own row and heads.
-                unsafe {
-                    let q = q.columns(column, heads.dim).row(i);
-                    let out = out.columns(column, heads.dim).row_mut(i);
-                    attend(q, &runs, scale, &mut scores, out);
+                for i in piece.clone() {
+                    let at = |rows: Rows<f32>| {
+                        rows.pointer()
+                            .wrapping_add(i * rows.stride + head * heads.dim)
+                    };
+                    queries.push(Query::new(at(q), at(out), positions[i] as usize + 1));
                 }
             }
+            // SAFETY: the tables' pages exist and hold the positions, by the checks above, which
+            // also keep the output apart; each task has its own rows and heads.
+            unsafe { attend(&mut queries, &runs, heads.dim, scale) };
         });
         Ok(())
     }

@@ -195,6 +195,9 @@ unsafe fn multiply(tile: &Tile<'_>) {
 
 #[cfg(target_arch = "x86_64")]
 mod vnni {
+    // Indices name registers here.
+    #![allow(clippy::needless_range_loop)]
+
     use std::arch::x86_64::*;
 
     use super::{BLOCK, LANES, TILE_ROWS, Tile};

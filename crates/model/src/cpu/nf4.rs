@@ -107,14 +107,16 @@ impl Nf4 {
             let len = (BLOCK - at % BLOCK).min(rest.len());
             let (piece, tail) = rest.split_at_mut(len);
             let max = self.max(block);
-            for (i, x) in piece.iter_mut().enumerate() {
-                let byte = self.codes[(at + i) / 2];
-                let code = if (at + i).is_multiple_of(2) {
-                    byte >> 4
-                } else {
-                    byte & 15
-                };
-                *x = CODES[usize::from(code)] * max;
+            let (head, pairs) = piece.split_at_mut((at % 2).min(len));
+            if let [x] = head {
+                *x = CODES[usize::from(self.codes[at / 2] & 15)] * max;
+            }
+            let bytes = &self.codes[at.div_ceil(2)..];
+            for (pair, byte) in pairs.chunks_mut(2).zip(bytes) {
+                pair[0] = CODES[usize::from(byte >> 4)] * max;
+                if let Some(second) = pair.get_mut(1) {
+                    *second = CODES[usize::from(byte & 15)] * max;
+                }
             }
             at += len;
             rest = tail;
@@ -207,9 +209,11 @@ mod tests {
             assert!((got - expected).abs() < 1e-7, "{got} {expected}");
         }
         assert!(decoded[16..].iter().all(|&x| x == 0.0));
-        let mut part = [0.0; 5];
-        nf4.decode(3, &mut part);
-        assert_eq!(part, decoded[3..8]);
+        for (from, to) in [(3, 8), (2, 7), (5, 6), (6, 7), (63, 64)] {
+            let mut part = vec![0.0; to - from];
+            nf4.decode(from, &mut part);
+            assert_eq!(part, decoded[from..to]);
+        }
     }
 
     #[test]

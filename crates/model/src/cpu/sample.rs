@@ -3,7 +3,7 @@
 use super::{
     Cpu,
     log_softmax::log_sum_exp,
-    simd::{Arithmetic, dispatched, exp},
+    simd::{Arithmetic, dispatched, exp, max},
     storage::{CpuStorage, Element, Rows, apart, shape},
 };
 use crate::{
@@ -134,15 +134,27 @@ fn draw_token(logits: &[f32], settings: Settings) -> Drawn {
     }
 }
 
-/// The first index of the largest logit; 0 when none is a number.
+/// The first index of the largest logit; 0 when none is a number above minus infinity.
 fn largest(logits: &[f32]) -> usize {
-    let mut best = (0, f32::NEG_INFINITY);
-    for (id, &logit) in logits.iter().enumerate() {
-        if logit > best.1 {
-            best = (id, logit);
+    let best = highest(logits);
+    // Runs without the largest are passed over whole.
+    const RUN: usize = 1_024;
+    for (i, run) in logits.chunks(RUN).enumerate() {
+        if best > f32::NEG_INFINITY && highest(run) == best {
+            let place = run.iter().position(|&logit| logit == best);
+            return i * RUN + place.unwrap_or_default();
         }
     }
-    best.0
+    0
+}
+
+dispatched! {
+    fn highest(x: &[f32]) -> f32 = highest_body;
+}
+
+#[inline(always)]
+fn highest_body<A: Arithmetic>(x: &[f32]) -> f32 {
+    max(x)
 }
 
 /// The smallest logit that is kept.

@@ -239,15 +239,13 @@ impl<T: Element> Rows<T> {
         }
     }
 
-    /// All elements from the first row's start to the last row's end.
+    /// Some columns of row `i`, to write.
     ///
     /// # Safety
-    /// As for [`Rows::row`], for all rows and what lies between them; there is a row.
-    pub unsafe fn span<'a>(self) -> &'a [T] {
-        debug_assert!(self.rows > 0);
-        let len = (self.rows - 1) * self.stride + self.cols;
-        // SAFETY: within the checked range; aliasing is the caller's promise.
-        unsafe { std::slice::from_raw_parts(self.pointer, len) }
+    /// As for [`Rows::row_mut`], for these columns, which exist.
+    pub unsafe fn row_mut_range<'a>(self, i: usize, range: std::ops::Range<usize>) -> &'a mut [T] {
+        // SAFETY: by this function's own contract.
+        unsafe { self.columns(range.start, range.len()).row_mut(i) }
     }
 
     /// The first element.

@@ -8,8 +8,8 @@ use super::simd::{Arithmetic, LANES};
 
 /// Rows of a tile.
 pub(super) const TILE_ROWS: usize = 8;
-/// Vectors of 16 columns in a tile at most.
-pub(super) const TILE_VECTORS: usize = 4;
+/// Vectors of 16 columns that are computed at a time.
+const TILE_VECTORS: usize = 4;
 
 /// What a tile multiplies: `out[i][..n_cols] = rows[i] . panel`, for as many rows as there are.
 ///
@@ -23,8 +23,7 @@ pub(super) struct Tile<'a> {
     pub panel_stride: usize,
     /// Where each row of the output starts.
     pub out: &'a [*mut f32],
-    /// Columns of the output; at most 16 times [`TILE_VECTORS`]. The panel has as many, rounded
-    /// up to whole vectors.
+    /// Columns of the output. The panel has as many, rounded up to whole vectors.
     pub n_cols: usize,
     /// Whether the chain goes on from what the output holds.
     pub accumulate: bool,
@@ -37,7 +36,23 @@ pub(super) struct Tile<'a> {
 /// outputs overlap nothing else.
 pub(super) unsafe fn multiply(tile: &Tile<'_>) {
     debug_assert!(tile.rows.len() == tile.out.len() && tile.rows.len() <= TILE_ROWS);
-    debug_assert!(tile.n_cols <= TILE_VECTORS * LANES);
+    if tile.n_cols > TILE_VECTORS * LANES {
+        for start in (0..tile.n_cols).step_by(TILE_VECTORS * LANES) {
+            let mut out = [std::ptr::null_mut::<f32>(); TILE_ROWS];
+            for (to, from) in out.iter_mut().zip(tile.out) {
+                *to = from.wrapping_add(start);
+            }
+            let part = Tile {
+                panel: tile.panel.wrapping_add(start),
+                out: &out[..tile.out.len()],
+                n_cols: (tile.n_cols - start).min(TILE_VECTORS * LANES),
+                ..*tile
+            };
+            // SAFETY: a part of the tile.
+            unsafe { multiply(&part) };
+        }
+        return;
+    }
     #[cfg(target_arch = "x86_64")]
     {
         use super::simd::{InstructionSet, instruction_set};
@@ -177,6 +192,9 @@ pub(super) unsafe fn transpose(
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
+    // Indices name registers here.
+    #![allow(clippy::needless_range_loop)]
+
     use std::arch::x86_64::*;
 
     use super::{LANES, TILE_ROWS, Tile};
@@ -338,13 +356,13 @@ mod tests {
     fn tiles_of_every_size_are_chains_in_order() {
         let k = 37;
         let x = random(1, TILE_ROWS * k);
-        let panel = random(2, k * 64);
+        let panel = random(2, k * 80);
         for n_rows in 1..=TILE_ROWS {
-            for n_cols in [1usize, 16, 17, 32, 47, 48, 49, 64] {
+            for n_cols in [1usize, 16, 17, 32, 47, 48, 49, 64, 80] {
                 let width = n_cols.div_ceil(16) * 16;
-                let mut out = vec![2.0f32; n_rows * 64];
+                let mut out = vec![2.0f32; n_rows * 80];
                 let rows: Vec<*const f32> = (0..n_rows).map(|r| x[r * k..].as_ptr()).collect();
-                let outs: Vec<*mut f32> = (0..n_rows).map(|r| out[r * 64..].as_mut_ptr()).collect();
+                let outs: Vec<*mut f32> = (0..n_rows).map(|r| out[r * 80..].as_mut_ptr()).collect();
                 let piece = |from: usize, to: usize, accumulate| {
                     let rows: Vec<*const f32> =
                         rows.iter().map(|row| row.wrapping_add(from)).collect();
@@ -374,13 +392,13 @@ mod tests {
                                 }
                             })
                         };
-                        let got = out[r * 64 + c];
+                        let got = out[r * 80 + c];
                         assert!(
                             got == chain(true) || got == chain(false),
                             "{n_rows} {n_cols}"
                         );
                     }
-                    assert!(out[r * 64 + n_cols..(r + 1) * 64].iter().all(|&x| x == 2.0));
+                    assert!(out[r * 80 + n_cols..(r + 1) * 80].iter().all(|&x| x == 2.0));
                 }
             }
         }
