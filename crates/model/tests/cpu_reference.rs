@@ -354,7 +354,42 @@ fn results_do_not_depend_on_the_number_of_threads() {
             .unwrap();
         let norm = f.zeros(1);
         f.cpu.sum_squares(&product, &norm).unwrap();
-        [out, d_x, product, norm].map(|tensor| f.cpu.download_bytes(&tensor).unwrap())
+        let heads = Heads {
+            n_query: 6,
+            n_kv: 2,
+            dim: 16,
+        };
+        let starts = vec![0, 70];
+        let device_starts = f.cpu.zeros(DType::U32, 2).unwrap();
+        let segments = Segments {
+            starts,
+            device_starts,
+        };
+        let operand = |name: &str, cols| f.tensor(&format!("attention.{name}")).view(cols);
+        let (q, k, v) = (operand("q", 96), operand("k", 32), operand("v", 32));
+        let (attended, lse) = (f.zeros(70 * 96), f.zeros(6 * 70));
+        f.cpu
+            .attention(&q, &k, &v, heads, 0.3, &segments, &attended.view(96), &lse)
+            .unwrap();
+        let (d_q, d_k, d_v) = (f.zeros(70 * 96), f.zeros(70 * 32), f.zeros(70 * 32));
+        f.cpu
+            .attention_backward(
+                &q,
+                &k,
+                &v,
+                &attended.view(96),
+                &lse,
+                &operand("d_out", 96),
+                heads,
+                0.3,
+                &segments,
+                &d_q.view(96),
+                &d_k.view(32),
+                &d_v.view(32),
+            )
+            .unwrap();
+        [out, d_x, product, norm, attended, d_q, d_k, d_v]
+            .map(|tensor| f.cpu.download_bytes(&tensor).unwrap())
     };
     let expected = run(1);
     assert!(expected == run(2));

@@ -14,8 +14,10 @@ use std::{
     thread::JoinHandle,
 };
 
-/// How often a waiting worker looks before it sleeps: some tens of microseconds.
-const SPINS: u32 = 4_000;
+/// How often a waiting worker looks before it sleeps: some hundred microseconds.
+const SPINS: u32 = 2_000;
+/// Looks between two offers of the core to others.
+const SPINS_BETWEEN_YIELDS: u32 = 64;
 
 /// The current job is open to workers that have not joined it.
 const OPEN: u64 = 1 << 31;
@@ -203,7 +205,7 @@ impl Shared {
 /// A short wait that leaves the core to others now and then.
 fn pause(spins: &mut u32) {
     *spins += 1;
-    if spins.is_multiple_of(1_000) {
+    if spins.is_multiple_of(SPINS_BETWEEN_YIELDS) {
         std::thread::yield_now();
     } else {
         std::hint::spin_loop();

@@ -1,7 +1,7 @@
 //! Products of matrices in f32, cut into tasks and tiles.
 //!
 //! Columns of the output are computed 48 at a time: their weights are packed into a panel that
-//! stays in the first-level cache, and all rows pass by it.
+//! stays in the second-level cache, and all rows pass by it.
 
 use std::cell::RefCell;
 
@@ -16,8 +16,9 @@ use super::{
 
 /// Columns of one panel: three vectors, which leave the registers room for eight rows.
 const PANEL_COLS: usize = 48;
-/// Length of the chains between two visits of the output; a panel of it is 24 KiB.
-const PANEL_K: usize = 128;
+/// Length of the chains between two visits of the output at most. Panels of the first-level cache
+/// would be shorter, but visits cost more than reading the panel from the second level.
+const PANEL_K: usize = 768;
 /// Groups of columns that keep any usual number of threads busy.
 const MANY_GROUPS: usize = 24;
 /// Rows of one task where there are fewer.

@@ -193,7 +193,7 @@ impl<T: Element> Rows<T> {
     /// # Safety
     /// The storage lives, nothing writes to the row while the slice lives, and `i < self.rows`.
     pub unsafe fn row<'a>(self, i: usize) -> &'a [T] {
-        debug_assert!(i < self.rows);
+        assert!(i < self.rows);
         // SAFETY: within the checked range; aliasing is the caller's promise.
         unsafe { std::slice::from_raw_parts(self.pointer.add(i * self.stride), self.cols) }
     }
@@ -204,14 +204,14 @@ impl<T: Element> Rows<T> {
     /// The storage lives, nothing else reads or writes the row while the slice lives, and
     /// `i < self.rows`.
     pub unsafe fn row_mut<'a>(self, i: usize) -> &'a mut [T] {
-        debug_assert!(i < self.rows);
+        assert!(i < self.rows);
         // SAFETY: within the checked range; aliasing is the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.add(i * self.stride), self.cols) }
     }
 
     /// `cols` columns from `start` on, which exist.
     pub fn columns(self, start: usize, cols: usize) -> Self {
-        debug_assert!(start + cols <= self.cols);
+        assert!(start + cols <= self.cols);
         Rows {
             pointer: self.pointer.wrapping_add(start),
             cols,
@@ -221,7 +221,7 @@ impl<T: Element> Rows<T> {
 
     /// `rows` rows from `start` on, which exist.
     pub fn row_range(self, start: usize, rows: usize) -> Self {
-        debug_assert!(start + rows <= self.rows);
+        assert!(start + rows <= self.rows);
         Rows {
             pointer: self.pointer.wrapping_add(start * self.stride),
             rows,
