@@ -7,6 +7,7 @@
 mod fixture;
 mod numbers;
 mod sameness;
+mod sizes;
 
 use std::sync::Arc;
 
