@@ -12,7 +12,14 @@
 mod inputs;
 mod workspace;
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 pub use self::workspace::{PagedOptions, PagedPlan};
 use self::{
@@ -41,7 +48,12 @@ pub struct PagedModel<D: Device> {
     adapters: HashMap<u64, Loaded<D>>,
     n_slots: u64,
     free_slots: Vec<(u64, Adapter<D>)>,
+    /// Tells the recordings of this value's memory from those of others on the same device.
+    instance: u64,
 }
+
+/// The number of the next paged model in this process.
+static NEXT_INSTANCE: AtomicU64 = AtomicU64::new(0);
 
 /// An adapter in use. Its slot names its memory, which a recorded step refers to; slots are used
 /// again, so that reloading does not make ever more recordings.
@@ -107,6 +119,7 @@ impl<D: Device> PagedModel<D> {
             adapters: HashMap::new(),
             n_slots: 0,
             free_slots: Vec::new(),
+            instance: NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed),
         })
     }
 
@@ -183,7 +196,7 @@ impl<D: Device> PagedModel<D> {
         let layers = adapter.map(|loaded| loaded.adapter.layers.as_slice());
         if is_decode && self.options.pads_decoding {
             let slot = adapter.map_or(0, |loaded| loaded.slot);
-            let key = replay_key(slot, shape);
+            let key = replay_key(self.instance, slot, shape);
             self.model.device.replay(key, &mut || {
                 self.decode(layers, &uploaded.rows, &uploaded.ids, &uploaded.draws)
             })?;
@@ -574,10 +587,10 @@ fn bucket(n: usize) -> usize {
     }
 }
 
-fn replay_key(slot: u64, shape: StepShape) -> u64 {
+fn replay_key(instance: u64, slot: u64, shape: StepShape) -> u64 {
     use crate::random::mix;
     let sizes = (shape.n_rows as u64) << 32 | shape.n_pages as u64;
-    mix(mix(slot ^ 0x7061_6765_6473_7465) ^ sizes)
+    mix(mix(mix(instance ^ 0x7061_6765_6473_7465) ^ slot) ^ sizes)
 }
 
 #[cfg(test)]
