@@ -1,6 +1,7 @@
-"""Compares greedy completions and log-probabilities with transformers, and with llama.cpp if there.
+"""Compares greedy completions and log-probabilities with transformers, and on request llama.cpp.
 
     python benches/greedy.py MODEL.gguf [--tokens 96] [--threads 2] [--profile release] [--int8]
+        [--llama-cpp]
 
 transformers reads the same GGUF file through the `gguf` package and dequantises it to float32, which
 is what the engine does with exact arithmetic: ids must be equal, unless two tokens are equally
@@ -63,6 +64,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--profile", default="release", help="how cargo builds the engine")
     parser.add_argument("--int8", action="store_true", help="round activations to 8 bits")
+    parser.add_argument("--llama-cpp", action="store_true", help="compare with it as well")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     command = ["cargo", "build", "-q", "-p", "temper-model", "--example", "generate"]
@@ -70,12 +72,11 @@ def main():
     model = AutoModelForCausalLM.from_pretrained(
         options.model.parent, gguf_file=options.model.name, dtype=torch.float32
     )
-    try:
+    llama = None
+    if options.llama_cpp:
         from llama_cpp import Llama
 
         llama = Llama(str(options.model), n_ctx=1024, n_threads=options.threads, verbose=False)
-    except ImportError:
-        llama = None
     report, failed = [], False
     for prompt in PROMPTS:
         got = ours(options, prompt)
