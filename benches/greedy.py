@@ -35,22 +35,17 @@ def ours(options, prompt):
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def greedy(model, prompt_ids, n_tokens):
-    """Ids, their log-probabilities, and by how much each was more likely than the next best."""
-    ids, logprobs, margins = torch.tensor([prompt_ids]), [], []
-    past = None
-    new = ids
+def judge(model, prompt_ids, ids):
+    """What the model says after each prefix of `ids`: the most likely id, the log-probability of
+    the id that stands there, and how much more likely the best is than the next best. By induction,
+    `ids` are its greedy completion exactly when the most likely ones are `ids`."""
     with torch.no_grad():
-        for _ in range(n_tokens):
-            out = model(new, past_key_values=past, use_cache=True)
-            past = out.past_key_values
-            scores = torch.log_softmax(out.logits[0, -1].double(), -1)
-            top = scores.topk(2)
-            new = top.indices[:1].view(1, 1)
-            ids = torch.cat([ids, new], 1)
-            logprobs.append(top.values[0].item())
-            margins.append((top.values[0] - top.values[1]).item())
-    return ids[0, len(prompt_ids) :].tolist(), logprobs, margins
+        logits = model(torch.tensor([prompt_ids + ids])).logits[0, len(prompt_ids) - 1 : -1]
+    scores = torch.log_softmax(logits.double(), -1)
+    top = scores.topk(2)
+    logprobs = scores.gather(1, torch.tensor(ids)[:, None])[:, 0]
+    margins = top.values[:, 0] - top.values[:, 1]
+    return top.indices[:, 0].tolist(), logprobs.tolist(), margins.tolist()
 
 
 def first_difference(a, b):
@@ -81,10 +76,9 @@ def main():
     for prompt in PROMPTS:
         got = ours(options, prompt)
         completion = got["completions"][0]
-        ids, logprobs, margins = greedy(model, got["prompt_ids"], options.tokens)
+        ids, logprobs, margins = judge(model, got["prompt_ids"], completion["ids"])
         differs = first_difference(completion["ids"], ids)
-        n_same = len(ids) if differs is None else differs
-        errors = [abs(a - b) for a, b in zip(completion["logprobs"][:n_same], logprobs)]
+        errors = [abs(a - b) for a, b in zip(completion["logprobs"], logprobs)]
         row = {
             "prompt": prompt,
             "tokens": len(completion["ids"]),
