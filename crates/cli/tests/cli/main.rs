@@ -6,4 +6,5 @@
 mod interface;
 mod jobs;
 mod models;
+mod serve;
 mod support;
