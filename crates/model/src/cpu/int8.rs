@@ -202,6 +202,9 @@ mod vnni {
 
     use super::{BLOCK, LANES, TILE_ROWS, Tile};
 
+    /// Bytes from the codes in use to those that are fetched.
+    const PREFETCH: usize = 2048;
+
     /// # Safety
     /// The instructions are there; else as for [`super::multiply`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
@@ -261,6 +264,10 @@ mod vnni {
             let scales = halves(tile.panel.scales(block));
             let codes = tile.panel.codes(block).as_ptr();
             let mut weights = [_mm512_setzero_si512(); 8];
+            // Far rows come from memory, which answers late; a prefetch may name any address.
+            for line in 0..if NIBBLES { 4 } else { 8 } {
+                _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(PREFETCH + 64 * line).cast());
+            }
             // SAFETY: a block has 4 lines of nibbles or 8 of bytes.
             unsafe {
                 if NIBBLES {

@@ -9,7 +9,7 @@ use super::{
     matrix::{PackedWeights, Part},
     packed::{BLOCK, decode_blocks},
     pool::Pool,
-    simd::LANES,
+    simd::{Arithmetic, LANES, dispatched},
     storage::Rows,
     tile::{TILE_ROWS, Tile, multiply, transpose},
 };
@@ -19,10 +19,11 @@ const PANEL_COLS: usize = 48;
 /// Length of the chains between two visits of the output at most. Panels of the first-level cache
 /// would be shorter, but visits cost more than reading the panel from the second level.
 const PANEL_K: usize = 768;
-/// Groups of columns that keep any usual number of threads busy.
-const MANY_GROUPS: usize = 24;
-/// Rows of one task where there are fewer.
-const TASK_ROWS: usize = 128;
+/// Tasks that keep any usual number of threads busy. Not a function of their number: results must
+/// not depend on it.
+const MANY_TASKS: usize = 24;
+/// Rows of one task at least.
+const TASK_ROWS: usize = 64;
 
 /// The right operand of a product, `[k, n]`.
 #[derive(Clone, Copy)]
@@ -50,11 +51,12 @@ pub(super) unsafe fn product(
     accumulate: bool,
 ) {
     let n_groups = out.cols.div_ceil(PANEL_COLS);
-    let rows_per_task = if n_groups >= MANY_GROUPS {
-        out.rows.max(1)
-    } else {
-        TASK_ROWS
-    };
+    // Every chunk of rows packs the panel again, so there are as few as keep threads busy.
+    let rows_per_task = out
+        .rows
+        .div_ceil(MANY_TASKS.div_ceil(n_groups.max(1)))
+        .max(TASK_ROWS)
+        .next_multiple_of(TILE_ROWS);
     let n_chunks = out.rows.div_ceil(rows_per_task);
     pool.run(n_groups * n_chunks, &|task| {
         let (group, chunk) = (task / n_chunks, task % n_chunks);
@@ -157,6 +159,25 @@ unsafe fn rows_of_tiles(
     }
 }
 
+dispatched! {
+    /// Rows times the scale, one after another, with zeros up to `width`; for [`pack`] only, which
+    /// promises that nothing writes to the rows.
+    fn copy_rows(rows: Rows<f32>, scale: f32, panel: &mut [f32], width: usize) = copy_rows_body;
+}
+
+#[inline(always)]
+fn copy_rows_body<A: Arithmetic>(rows: Rows<f32>, scale: f32, panel: &mut [f32], width: usize) {
+    for (i, to) in panel.chunks_exact_mut(width).enumerate() {
+        // SAFETY: by the promise of the only caller.
+        let from = unsafe { rows.row(i) };
+        let (to, rest) = to.split_at_mut(from.len());
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = from * scale;
+        }
+        rest.fill(0.0);
+    }
+}
+
 /// Packs columns `col..col + n_cols` of rows `start..start + k`.
 ///
 /// # Safety
@@ -174,20 +195,10 @@ unsafe fn pack(
 ) {
     match right {
         Right::Plain(rows) => {
-            for at in 0..k {
-                // SAFETY: within the operand and the panel.
-                let (from, to) = unsafe {
-                    (
-                        rows.columns(col, n_cols).row(start + at),
-                        std::slice::from_raw_parts_mut(panel.add(at * width), width),
-                    )
-                };
-                let (to, rest) = to.split_at_mut(n_cols);
-                for (to, from) in to.iter_mut().zip(from) {
-                    *to = from * scale;
-                }
-                rest.fill(0.0);
-            }
+            let rows = rows.row_range(start, k).columns(col, n_cols);
+            // SAFETY: the panel has room.
+            let panel = unsafe { std::slice::from_raw_parts_mut(panel, k * width) };
+            copy_rows(rows, scale, panel, width);
         }
         Right::Transposed(rows) => {
             for vector in (0..width).step_by(LANES) {

@@ -7,7 +7,7 @@
 //! the tasks of one operation write to disjoint rows.
 
 use std::{
-    alloc::{Layout, alloc_zeroed, dealloc},
+    alloc::{Layout, alloc, alloc_zeroed, dealloc},
     ptr::NonNull,
     sync::{
         Arc,
@@ -22,6 +22,11 @@ use crate::{
 
 /// Bytes to which allocations are aligned: a cache line, and the widest vector.
 const ALIGNMENT: usize = 64;
+
+/// Bytes of a huge page.
+const HUGE_PAGE: usize = 2 << 20;
+/// Allocations of as many bytes are laid into huge pages.
+const LARGE: usize = 2 * HUGE_PAGE;
 
 /// Bytes held now and at most.
 #[derive(Debug, Default)]
@@ -69,11 +74,31 @@ impl CpuStorage {
             device: "the processor".into(),
             reason: reason.into(),
         };
-        let layout = Layout::from_size_align(n_bytes.max(1), ALIGNMENT)
+        let is_large = n_bytes >= LARGE;
+        let alignment = if is_large { HUGE_PAGE } else { ALIGNMENT };
+        let layout = Layout::from_size_align(n_bytes.max(1), alignment)
             .map_err(|_| out_of_memory("more than the address space"))?;
         // SAFETY: the layout's size is not zero.
-        let pointer = NonNull::new(unsafe { alloc_zeroed(layout) })
-            .ok_or_else(|| out_of_memory("refused by the allocator"))?;
+        let pointer = unsafe {
+            if is_large {
+                alloc(layout)
+            } else {
+                alloc_zeroed(layout)
+            }
+        };
+        let pointer =
+            NonNull::new(pointer).ok_or_else(|| out_of_memory("refused by the allocator"))?;
+        if is_large {
+            // Products walk through large matrices by columns, and small pages would cost a walk
+            // through the page tables each. Without huge pages nothing else changes.
+            #[cfg(target_os = "linux")]
+            // SAFETY: advice on memory that was just allocated.
+            unsafe {
+                libc::madvise(pointer.as_ptr().cast(), n_bytes, libc::MADV_HUGEPAGE);
+            }
+            // SAFETY: the allocation has as many bytes.
+            unsafe { pointer.as_ptr().write_bytes(0, n_bytes) };
+        }
         meter.add(layout.size());
         Ok(CpuStorage {
             pointer,
