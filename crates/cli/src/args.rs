@@ -403,7 +403,7 @@ pub struct RunArgs {
     /// Tasks.
     #[command(flatten)]
     pub suite: SuiteArgs,
-    /// noop, oracle, search, or a model: embedded[:MODEL], http://HOST:PORT[/v1][#MODEL],
+    /// noop, oracle, search, or a model: embedded, embedded:MODEL, http://HOST:PORT[/v1][#MODEL],
     /// openai:MODEL, scripted:FILE, replay:FILE
     #[arg(long, short, value_name = "AGENT")]
     pub agent: String,
@@ -434,7 +434,7 @@ pub struct EvaluateArgs {
     /// `search`, with few steps and short replies]
     #[arg(long, value_name = "AGENT", conflicts_with = "model")]
     pub candidate: Option<String>,
-    /// A model as the candidate: embedded[:MODEL], http://HOST:PORT[/v1][#MODEL], openai:MODEL, …
+    /// A model as the candidate: embedded, embedded:MODEL, http://HOST:PORT[/v1][#MODEL], openai:MODEL, …
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
     /// One more arm beside these two, as for `run --agent`. May be given more than once

@@ -23,7 +23,7 @@ pub enum ModelVerb {
 /// Which model, and where it may come from.
 #[derive(ClapArgs, Debug, Clone)]
 pub struct SourceArgs {
-    /// A folder, a GGUF file, `default`, or org/name[@revision][:file.gguf] on a hub
+    /// A folder, a GGUF file, `default`, or org/name, org/name@revision, org/name@revision:file.gguf on a hub
     #[arg(default_value = "default", value_name = "MODEL")]
     pub model: String,
     /// How.
