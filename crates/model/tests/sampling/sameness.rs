@@ -129,6 +129,9 @@ fn a_group_shares_its_prompt_and_differs_by_seed() {
     );
     let texts: std::collections::HashSet<Vec<u32>> = group.iter().map(Completion::ids).collect();
     assert_eq!(texts.len(), 6, "different seeds, different ids");
+    // The last step is counted after its events are sent; between two steps everything is.
+    let pause = engine.pause().unwrap();
     let metrics = engine.metrics();
+    pause.resume_unchanged();
     assert_eq!(metrics.n_rows, 60 + 5 + 6 * 11);
 }
