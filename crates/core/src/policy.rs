@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Message, Role, trajectory::FinishReason};
+use crate::{Message, Role, message::Tool, trajectory::FinishReason};
 
 /// Turns conversations into ids, and ids into sampled ids. Calls block; many threads may call at
 /// the same time, and a policy that can works for all of them at once.
@@ -32,25 +32,13 @@ pub trait Policy: Send + Sync {
     fn sample(&self, request: &PolicyRequest) -> Result<Sampled, PolicyError>;
 }
 
-/// A tool as the policy is told of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PolicyTool {
-    /// Its name.
-    pub name: String,
-    /// What it does.
-    pub description: String,
-    /// JSON schema of its arguments.
-    pub parameters: serde_json::Value,
-}
-
 /// A conversation to be turned into ids.
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyPrompt<'a> {
     /// The whole history.
     pub messages: &'a [Message],
     /// Tools on offer.
-    pub tools: &'a [PolicyTool],
+    pub tools: &'a [Tool],
     /// The ids of the first messages, where they were sampled before.
     pub recorded: Option<Recorded<'a>>,
 }
@@ -185,7 +173,7 @@ impl Conversation {
         &mut self,
         policy: &dyn Policy,
         messages: &[Message],
-        tools: &[PolicyTool],
+        tools: &[Tool],
     ) -> Result<Vec<u32>, PolicyError> {
         let goes_on = messages.starts_with(&self.messages);
         if !goes_on {

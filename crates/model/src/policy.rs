@@ -14,7 +14,8 @@ use temper_checkpoint::{
 };
 use temper_core::{
     Message, Role,
-    policy::{Policy, PolicyError, PolicyPrompt, PolicyRequest, PolicyTool, Recorded, Sampled},
+    message::Tool,
+    policy::{Policy, PolicyError, PolicyPrompt, PolicyRequest, Recorded, Sampled},
     trajectory,
 };
 
@@ -274,7 +275,7 @@ fn message_value(message: &Message) -> Value {
 }
 
 /// A tool as templates know it.
-fn tool_value(tool: &PolicyTool) -> Value {
+fn tool_value(tool: &Tool) -> Value {
     json!({
         "type": "function",
         "function": {

@@ -15,6 +15,7 @@ pub mod tool_text;
 
 use std::time::Instant;
 
+pub use temper_core::message::Tool;
 use temper_core::{
     Message,
     trajectory::{Attempt, FinishReason, TokenRecord},
@@ -58,17 +59,6 @@ pub struct ModelRequest<'a> {
     pub seed: u64,
     /// After this no attempt may start or go on.
     pub deadline: Option<Instant>,
-}
-
-/// A tool as the model is told of it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Tool {
-    /// Its name.
-    pub name: String,
-    /// What it does.
-    pub description: String,
-    /// JSON schema of its arguments.
-    pub parameters: serde_json::Value,
 }
 
 /// A reply.

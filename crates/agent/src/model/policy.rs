@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Instant};
 
 use temper_core::{
     Message, PreparedTask, Role,
-    policy::{Conversation, Policy, PolicyError, PolicyRequest, PolicyTool},
+    policy::{Conversation, Policy, PolicyError, PolicyRequest},
     trajectory::{Attempt, FinishReason, TokenRecord},
     usage::{MicroDollars, Usage},
 };
@@ -99,18 +99,9 @@ impl Model for PolicyModel {
 
 impl PolicyModel {
     fn sample(&mut self, request: &ModelRequest<'_>) -> Result<ModelReply, PolicyError> {
-        let tools: Vec<PolicyTool> = request
-            .tools
-            .iter()
-            .map(|tool| PolicyTool {
-                name: tool.name.clone(),
-                description: tool.description.clone(),
-                parameters: tool.parameters.clone(),
-            })
-            .collect();
         let prompt_ids =
             self.conversation
-                .prompt_ids(self.policy.as_ref(), request.messages, &tools)?;
+                .prompt_ids(self.policy.as_ref(), request.messages, request.tools)?;
         let n_prompt = prompt_ids.len();
         let max_context = self.policy.context_tokens();
         let room = max_context

@@ -48,10 +48,11 @@ pub(super) trait Arithmetic: Copy {
 }
 
 /// One rounding, in one instruction.
+#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(super) struct Fused;
 
+#[cfg(target_arch = "x86_64")]
 impl Arithmetic for Fused {
     #[inline(always)]
     fn mul_add(a: f32, b: f32, c: f32) -> f32 {
