@@ -79,43 +79,19 @@ pub async fn handle(
     request: Request,
 ) -> Result<Response, ApiError> {
     let body: ChatBody = http::json(request).await?;
-    let ignored = ignored(&body.parameters);
+    let ignored = body.parameters.ignored();
     let asked = {
         let server = Arc::clone(&server);
         tokio::task::spawn_blocking(move || check(&server, body))
             .await
             .unwrap_or_else(|_| Err(ApiError::internal("preparing the request failed")))?
     };
-    let mut response = if asked.resolved.stream {
+    let response = if asked.resolved.stream {
         stream(server, asked)?
     } else {
         Json(whole(&server, &asked).await?).into_response()
     };
-    if let Ok(value) = ignored.parse()
-        && !ignored.is_empty()
-    {
-        response.headers_mut().insert("x-temper-ignored", value);
-    }
-    Ok(response)
-}
-
-/// Names of fields that nobody here knows.
-pub fn ignored(parameters: &Parameters) -> String {
-    let known = [
-        "best_of",
-        "use_beam_search",
-        "parallel_tool_calls",
-        "metadata",
-        "store",
-    ];
-    let names: Vec<&str> = parameters
-        .others
-        .keys()
-        .map(String::as_str)
-        .filter(|name| !known.contains(name) && !name.starts_with("guided_"))
-        .take(32)
-        .collect();
-    names.join(", ")
+    Ok(http::naming_ignored(response, &ignored))
 }
 
 fn check(server: &Server, body: ChatBody) -> Result<Asked, ApiError> {

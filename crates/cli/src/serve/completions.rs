@@ -76,24 +76,19 @@ pub async fn handle(
     request: Request,
 ) -> Result<Response, ApiError> {
     let body: CompletionBody = http::json(request).await?;
-    let ignored = chat::ignored(&body.parameters);
+    let ignored = body.parameters.ignored();
     let asked = {
         let server = Arc::clone(&server);
         tokio::task::spawn_blocking(move || check(&server, body))
             .await
             .unwrap_or_else(|_| Err(ApiError::internal("preparing the request failed")))?
     };
-    let mut response = if asked.resolved.stream {
+    let response = if asked.resolved.stream {
         stream(server, asked)?
     } else {
         Json(whole(&server, &asked).await?).into_response()
     };
-    if let Ok(value) = ignored.parse()
-        && !ignored.is_empty()
-    {
-        response.headers_mut().insert("x-temper-ignored", value);
-    }
-    Ok(response)
+    Ok(http::naming_ignored(response, &ignored))
 }
 
 fn check(server: &Server, body: CompletionBody) -> Result<Asked, ApiError> {

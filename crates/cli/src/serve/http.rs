@@ -6,7 +6,7 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use axum::{Router, extract::Request};
+use axum::{Router, extract::Request, response::Response};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::graceful::GracefulShutdown,
@@ -68,6 +68,16 @@ pub async fn serve(
     }
     drop(listener);
     let _ = tokio::time::timeout(grace, connections.shutdown()).await;
+}
+
+/// Names the request's fields that nobody here knows in a header of the response.
+pub fn naming_ignored(mut response: Response, names: &str) -> Response {
+    if !names.is_empty()
+        && let Ok(value) = names.parse()
+    {
+        response.headers_mut().insert("x-temper-ignored", value);
+    }
+    response
 }
 
 /// Reads a JSON body within its limits.

@@ -248,6 +248,25 @@ impl Parameters {
         })
     }
 
+    /// Names of fields that nobody here knows.
+    pub fn ignored(&self) -> String {
+        let known = [
+            "best_of",
+            "use_beam_search",
+            "parallel_tool_calls",
+            "metadata",
+            "store",
+        ];
+        let names: Vec<&str> = self
+            .others
+            .keys()
+            .map(String::as_str)
+            .filter(|name| !known.contains(name) && !name.starts_with("guided_"))
+            .take(32)
+            .collect();
+        names.join(", ")
+    }
+
     /// Refuses what would change the answer and is not done here.
     fn check(&self) -> Result<(), ApiError> {
         let penalties = [
@@ -379,5 +398,7 @@ mod tests {
             "repetition_penalty": 1, "response_format": {"type": "text"}, "best_of": 1,
             "guided_json": null, "top_k": -1, "stop": null, "seed": -5, "user": "x"}"#;
         assert_eq!(read(neutral).resolve().unwrap().seed, Some(-5i64 as u64));
+        assert_eq!(read(neutral).ignored(), "");
+        assert_eq!(read(r#"{"frobnicate": 1, "n": 1}"#).ignored(), "frobnicate");
     }
 }
