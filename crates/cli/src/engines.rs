@@ -1,13 +1,13 @@
 //! From a model's files to a running engine: which device, in which form, with how much memory.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::{Value, json};
 use temper_checkpoint::{
-    Checkpoint, ModelConfig, chat_template::ChatTemplate, tokenizer::Tokenizer,
+    Checkpoint, ModelConfig, chat_template::ChatTemplate, packaged::sha256, tokenizer::Tokenizer,
 };
-use temper_cuda::{Cuda, CudaOptions, LibraryFolders};
+use temper_cuda::{Cuda, CudaOptions, LibraryFolders, OpenError, ProbeError};
 use temper_model::{
     cpu::{Cpu, CpuMath},
     device::{Device, WeightFormat},
@@ -19,7 +19,12 @@ use temper_model::{
     },
 };
 
-use crate::{error::CliError, exit_code, output, places::Places, verbs::model::locate::Located};
+use crate::{
+    error::CliError,
+    exit_code, output,
+    places::Places,
+    verbs::model::locate::{Located, Origin},
+};
 
 /// How the embedded engine runs.
 #[derive(ClapArgs, Debug, Clone)]
@@ -121,17 +126,56 @@ pub struct Embedded {
     pub template: Option<ChatTemplate>,
     /// Draws the tokens.
     pub engine: Arc<Engine>,
-    /// What goes into a job's digest: everything that can change an answer.
-    pub description: Value,
+    /// Where its files are.
+    located: Located,
+    /// The files that hold weights.
+    weights: Vec<PathBuf>,
+    /// How it is computed.
+    computed: Value,
 }
 
 impl Embedded {
     /// The model as a policy that agents can drive.
     pub fn into_policy(self) -> Result<EmbeddedPolicy, CliError> {
-        EmbeddedPolicy::new(self.engine, self.tokenizer, None, self.description)
+        let description = json!({
+            "name": self.name,
+            "origin": self.located.origin,
+            "files": self.identity()?,
+            "computed": self.computed,
+        });
+        EmbeddedPolicy::new(self.engine, self.tokenizer, None, description)
             .map_err(|error| CliError::new(exit_code::INPUT, error))
     }
+
+    /// What the model is: files of one's own by their hashes, since a job goes on only with the
+    /// same model; a package or a commit of a hub says it already.
+    fn identity(&self) -> Result<Vec<Value>, CliError> {
+        if self.located.origin != Origin::Local {
+            return Ok(Vec::new());
+        }
+        let beside = BESIDE_WEIGHTS.map(|name| self.located.path.join(name));
+        self.weights
+            .iter()
+            .chain(beside.iter().filter(|path| path.is_file()))
+            .map(|path| {
+                let digest =
+                    sha256(path).map_err(|error| CliError::new(exit_code::INPUT, error))?;
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                Ok(json!({"name": name, "sha256": digest}))
+            })
+            .collect()
+    }
 }
+
+/// Files of a folder that change what its weights say.
+const BESIDE_WEIGHTS: [&str; 6] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+];
 
 impl EngineArgs {
     /// Opens a model and starts its engine.
@@ -143,24 +187,10 @@ impl EngineArgs {
         places: &Places,
         sequences: usize,
     ) -> Result<Embedded, CliError> {
-        let path = model.path.as_path();
-        let input = |error: &dyn std::fmt::Display| CliError::new(exit_code::INPUT, error);
-        let checkpoint = Checkpoint::open(path).map_err(|error| {
-            let hint = error.hint();
-            input(&error).maybe_hint(hint)
-        })?;
-        let tokenizer = match checkpoint.gguf() {
-            Some(gguf) => {
-                let vocabulary = gguf.vocabulary().map_err(|error| input(&error))?;
-                let vocabulary = vocabulary
-                    .ok_or_else(|| input(&format!("{} holds no tokenizer", path.display())))?;
-                Tokenizer::from_gguf(&vocabulary)
-            }
-            None => Tokenizer::from_folder(path),
-        }
-        .map_err(|error| input(&error))?;
-        let template =
-            ChatTemplate::of_tokenizer(&tokenizer, None, false).map_err(|error| input(&error))?;
+        let checkpoint = Checkpoint::open(&model.path)?;
+        let tokenizer = checkpoint.tokenizer()?;
+        let template = ChatTemplate::of_tokenizer(&tokenizer, None, false)
+            .map_err(|error| CliError::new(exit_code::INPUT, error))?;
         let tokenizer = Arc::new(tokenizer);
         // Threads change nothing in a result, so they are not part of what a job is.
         let (engine, device) = match self.device(places)? {
@@ -173,23 +203,16 @@ impl EngineArgs {
                 (self.start(cpu, &checkpoint, &tokenizer, sequences)?, name)
             }
         };
-        let files: Vec<Value> = checkpoint
-            .files()
-            .iter()
-            .map(|(file, n_bytes)| {
-                json!({
-                    "name": file.file_name().unwrap_or_default().to_string_lossy(),
-                    "bytes": n_bytes,
-                })
-            })
-            .collect();
         Ok(Embedded {
             name: model.name(),
             config: checkpoint.config().clone(),
-            description: json!({
-                "name": model.name(),
-                "origin": model.origin,
-                "files": files,
+            weights: checkpoint
+                .files()
+                .into_iter()
+                .map(|(file, _)| file.to_owned())
+                .collect(),
+            located: model.clone(),
+            computed: json!({
                 "weights": format!("{:?}", self.weights),
                 "device": device,
                 "context": engine.max_context(),
@@ -265,7 +288,9 @@ impl EngineArgs {
                     return Err(CliError::new(exit_code::ENVIRONMENT, error)
                         .hint("`temper doctor` says what was found and what is missing"));
                 }
-                Err(_) => {}
+                Err(OpenError::Probe(ProbeError::NoDriver | ProbeError::NoGpu)) => {}
+                // There is something of a GPU: the user should know why it is idle.
+                Err(error) => output::note(&format!("no GPU is used: failed to {error}")),
             }
         }
         let threads = crate::places::workers(self.threads);

@@ -3,8 +3,10 @@
 // Helpers of tests may unwrap as the tests themselves do.
 #![allow(clippy::unwrap_used)]
 
+mod embedded;
 mod interface;
 mod jobs;
 mod models;
 mod serve;
 mod support;
+mod tiny_model;
