@@ -1,10 +1,6 @@
 //! The embedded policy over a tiny random model: a conversation's ids only grow.
 #![allow(clippy::unwrap_used)]
 
-#[allow(dead_code)]
-#[path = "transformer/fixture.rs"]
-mod fixture;
-
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -104,11 +100,13 @@ fn bytes_as_characters() -> Vec<char> {
 }
 
 fn policy() -> EmbeddedPolicy {
-    let device = fixture::device();
+    let device = temper_model_fixtures::device();
     let config = ModelConfig {
         vocab_size: 262,
         tie_word_embeddings: true,
-        ..fixture::fixture("llama_tied").config().clone()
+        ..temper_model_fixtures::fixture("llama_tied")
+            .config()
+            .clone()
     };
     let load = LoadOptions {
         format: WeightFormat::Dense,

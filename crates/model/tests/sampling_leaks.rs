@@ -2,13 +2,8 @@
 //! memory of the process.
 #![allow(clippy::unwrap_used)]
 
-#[allow(dead_code)]
-#[path = "transformer/fixture.rs"]
-mod fixture;
-
 use std::sync::Arc;
 
-use fixture::{Fixture, fixture};
 use temper_model::{
     cpu::Cpu,
     device::{Device, WeightFormat},
@@ -19,11 +14,12 @@ use temper_model::{
         paged::{PagedModel, PagedOptions},
     },
 };
+use temper_model_fixtures::{Fixture, fixture};
 
 #[test]
 fn ten_thousand_requests_leave_nothing_behind() {
     let fixture = fixture("llama_tied");
-    let model = Arc::new(fixture.model(&fixture::device(), WeightFormat::Dense));
+    let model = Arc::new(fixture.model(&temper_model_fixtures::device(), WeightFormat::Dense));
     let options = PagedOptions {
         max_context: 128,
         max_sequences: 6,

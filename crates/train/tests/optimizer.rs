@@ -1,16 +1,12 @@
 //! Ten updates against PyTorch's AdamW, and what a saved state must give back.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../model/tests/transformer/fixture.rs"]
-#[allow(dead_code)]
-mod fixture;
-
-use fixture::{Fixture, NAMES, assert_close, device, fixture};
 use temper_model::{
     cpu::{Cpu, CpuStorage},
     device::{Device, WeightFormat},
     transformer::{Keep, Parameters, Policy, Scores, TrainingPass},
 };
+use temper_model_fixtures::{Fixture, NAMES, assert_close, device, fixture};
 use temper_train::{MomentKind, Optimizer, OptimizerConfig, UpdateReport};
 
 /// Updates amplify differences of rounding, most where a gradient is near zero: AdamW divides by

@@ -1,17 +1,12 @@
 //! The engine over real models on the processor: what it draws and says must be what the training
 //! pass says, and must not depend on batches, chunks, caches or preemption.
 #![allow(clippy::unwrap_used)]
-
-#[allow(dead_code)]
-#[path = "../transformer/fixture.rs"]
-mod fixture;
 mod numbers;
 mod sameness;
 mod sizes;
 
 use std::sync::Arc;
 
-use fixture::Fixture;
 use temper_model::{
     cpu::Cpu,
     device::WeightFormat,
@@ -22,6 +17,7 @@ use temper_model::{
         paged::{PagedModel, PagedOptions},
     },
 };
+use temper_model_fixtures::Fixture;
 
 /// Small sizes under which prompts come in pieces.
 pub(crate) const OPTIONS: PagedOptions = PagedOptions {
@@ -43,7 +39,7 @@ pub(crate) const WIDE: PagedOptions = PagedOptions {
 };
 
 pub(crate) fn model(fixture: &Fixture) -> Arc<Model<Cpu>> {
-    Arc::new(fixture.model(&fixture::device(), WeightFormat::Dense))
+    Arc::new(fixture.model(&temper_model_fixtures::device(), WeightFormat::Dense))
 }
 
 pub(crate) fn engine(model: &Arc<Model<Cpu>>, options: PagedOptions) -> Engine {

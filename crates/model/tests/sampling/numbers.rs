@@ -3,7 +3,7 @@
 use temper_model::sample::{PromptLogprobs, Request, SamplingParams};
 
 use super::*;
-use fixture::{NAMES, fixture};
+use temper_model_fixtures::{NAMES, fixture};
 
 /// The bound on the difference between sampler and trainer.
 const TOLERANCE: f32 = 1e-4;

@@ -3,7 +3,7 @@
 use temper_model::sample::{Completion, PromptLogprobs, Request, SamplingParams};
 
 use super::*;
-use fixture::{NAMES, fixture};
+use temper_model_fixtures::{NAMES, fixture};
 
 /// How much log-probabilities may differ.
 const SAME: f32 = 0.0;

@@ -3,7 +3,7 @@
 use temper_model::device::Device;
 
 use super::*;
-use fixture::fixture;
+use temper_model_fixtures::fixture;
 
 #[test]
 fn the_plan_is_what_is_taken() {

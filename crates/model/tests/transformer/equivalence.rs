@@ -9,7 +9,7 @@ use temper_model::{
     },
 };
 
-use crate::fixture::{Fixture, NAMES, assert_close, device, fixture};
+use temper_model_fixtures::{Fixture, NAMES, assert_close, device, fixture};
 
 /// A model with an adapter and the gradients it learns.
 struct Setup {

@@ -2,6 +2,5 @@
 #![allow(clippy::unwrap_used)]
 
 mod equivalence;
-mod fixture;
 mod plan;
 mod reference;

@@ -9,7 +9,7 @@ use temper_model::{
     },
 };
 
-use crate::fixture::{device, fixture};
+use temper_model_fixtures::{device, fixture};
 
 const N: usize = 192;
 

@@ -8,7 +8,7 @@ use temper_model::{
     transformer::{Keep, Policy, ScoreOptions, Scores, ValueHead},
 };
 
-use crate::fixture::{Fixture, NAMES, assert_close, device, fixture};
+use temper_model_fixtures::{Fixture, NAMES, assert_close, device, fixture};
 
 const TOLERANCE: f64 = 2e-5;
 
