@@ -97,6 +97,7 @@ fn prepared(place: &Place, oracle: Option<Oracle>) -> PreparedTask {
             source_group: SourceGroup::new("g").unwrap(),
             split: Split::Unassigned,
             metadata: serde_json::Map::new(),
+            construction: None,
         },
         start_tree: Some(place.tree()),
         hidden_tests: None,

@@ -5,6 +5,7 @@
 //! memory or as files that carry a format version.
 
 pub mod bytes;
+pub mod construction;
 pub mod digest;
 pub mod evidence;
 pub mod ids;
@@ -21,6 +22,7 @@ pub mod usage;
 pub mod verdict;
 
 pub use bytes::Bytes;
+pub use construction::{Construction, Place};
 pub use digest::Digest;
 pub use ids::{AgentName, SourceGroup, TaskId, TestId};
 pub use message::{Message, Role, ToolCall};

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Digest, Patch, SourceGroup, TaskId, TestId};
+use crate::{Bytes, Construction, Digest, Patch, SourceGroup, TaskId, TestId};
 
 /// One task in its working form, whatever format it was read from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,6 +33,9 @@ pub struct Task {
     /// Fields of the source format that Temper does not interpret, kept for export.
     #[serde(default)]
     pub metadata: serde_json::Map<String, serde_json::Value>,
+    /// How it was made, for a task that Temper made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub construction: Option<Construction>,
 }
 
 impl Task {

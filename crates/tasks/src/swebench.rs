@@ -130,6 +130,7 @@ fn task(mut record: Record<'_>, id: TaskId, rules: ResolutionRules) -> Result<Ta
         source_group,
         split: Split::Unassigned,
         metadata,
+        construction: None,
         id,
     })
 }

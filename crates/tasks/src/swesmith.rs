@@ -170,6 +170,7 @@ fn task(
         source_group,
         split: Split::Unassigned,
         metadata,
+        construction: None,
         id,
     }))
 }

@@ -312,6 +312,7 @@ pub fn task(id: &str) -> PreparedTask {
             source_group: SourceGroup::new("g").unwrap(),
             split: Split::Test,
             metadata: serde_json::Map::new(),
+            construction: None,
         },
         start_tree: None,
         hidden_tests: None,

@@ -98,6 +98,7 @@ impl Fixture {
             source_group: SourceGroup::new("toy").unwrap(),
             split: Split::Test,
             metadata: Default::default(),
+            construction: None,
         };
         let variables: BTreeMap<String, String> = [
             ("PATH", "/usr/bin:/bin"),

@@ -238,6 +238,7 @@ fn read_task(directory: &Path, warnings: &mut Vec<String>) -> Result<Task, LoadE
         source_group,
         split: Split::Unassigned,
         metadata,
+        construction: None,
     })
 }
 

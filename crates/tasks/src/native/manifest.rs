@@ -24,6 +24,9 @@ pub(super) struct Manifest {
     /// A JSON file with one object: fields of another format, kept for export.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) metadata: Option<String>,
+    /// A JSON file: how Temper made the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) construction: Option<String>,
     pub(super) origin: OriginTable,
     pub(super) start: StartTable,
     pub(super) environment: EnvironmentTable,

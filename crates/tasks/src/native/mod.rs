@@ -152,7 +152,7 @@ impl Reader<'_> {
             ));
         }
         let metadata = match &manifest.metadata {
-            Some(name) => self.metadata(name)?,
+            Some(name) => self.json(name, "metadata")?,
             None => serde_json::Map::new(),
         };
         let start = self.start(manifest.start)?;
@@ -172,6 +172,10 @@ impl Reader<'_> {
             source_group: manifest.source_group,
             split: manifest.split,
             metadata,
+            construction: manifest
+                .construction
+                .map(|name| self.json(&name, "construction"))
+                .transpose()?,
         })
     }
 
@@ -364,11 +368,12 @@ impl Reader<'_> {
         }
     }
 
-    fn metadata(
+    fn json<T: serde::de::DeserializeOwned>(
         &self,
         name: &str,
-    ) -> Result<serde_json::Map<String, serde_json::Value>, LoadError> {
-        let path = self.below(name, "metadata")?;
+        field: &str,
+    ) -> Result<T, LoadError> {
+        let path = self.below(name, field)?;
         let bytes = read_bounded(&path, MAX_METADATA_BYTES)?;
         serde_json::from_slice(&bytes)
             .map_err(|error| LoadError::read(&path, Cause::Syntax(error.to_string())))

@@ -1,7 +1,8 @@
 use std::{collections::BTreeMap, fs};
 
 use temper_core::{
-    Digest, SourceGroup, Split, TaskId,
+    Construction, Digest, Place, SourceGroup, Split, TaskId,
+    construction::{MutationAudit, Survivor},
     task::{Archive, Origin, ResolutionRules},
 };
 
@@ -271,6 +272,7 @@ fn variants(folder: &Path) -> Vec<Task> {
         source_group: SourceGroup::new("g").unwrap(),
         split: Split::Unassigned,
         metadata: serde_json::Map::new(),
+        construction: None,
     };
     let metadata =
         serde_json::json!({"a": null, "b": [1.5, {"c": 18446744073709551615u64}], "z": "\u{0}"});
@@ -299,6 +301,29 @@ fn variants(folder: &Path) -> Vec<Task> {
             },
             oracle: Some(Oracle::Patch { patch: patch() }),
             metadata: metadata.as_object().unwrap().clone(),
+            construction: Some(Construction {
+                kind: "boundary".into(),
+                seed: u64::MAX,
+                places: vec![Place {
+                    file: "a.py".parse().unwrap(),
+                    function: None,
+                    first_line: 1,
+                    last_line: 2,
+                }],
+                hidden_rule: "rule/1".into(),
+                statement: "template".into(),
+                audit: Some(MutationAudit {
+                    n_mutants: 3,
+                    n_killed_public: 1,
+                    n_killed_hidden: 1,
+                    survivors: vec![Survivor {
+                        kind: "constant".into(),
+                        digest: Digest::of(b"s"),
+                        patch: patch(),
+                    }],
+                    n_equivalent: 0,
+                }),
+            }),
             ..base.clone()
         },
         Task {

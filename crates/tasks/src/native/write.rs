@@ -36,6 +36,14 @@ pub fn write_task(task: &Task, directory: &Path) -> Result<(), LoadError> {
             let text = format!("{:#}\n", serde_json::Value::Object(task.metadata.clone()));
             Some(writer.file("metadata.json", text.as_bytes())?)
         },
+        construction: match &task.construction {
+            None => None,
+            Some(construction) => {
+                let text = serde_json::to_string_pretty(construction)
+                    .expect("a construction is plain data");
+                Some(writer.file("construction.json", format!("{text}\n").as_bytes())?)
+            }
+        },
         origin: task.origin.clone().into(),
         start: writer.start(&task.start)?,
         environment: writer.environment(&task.environment)?,

@@ -178,6 +178,7 @@ impl Fixture {
             source_group: SourceGroup::new("demo").unwrap(),
             split: Split::Test,
             metadata: serde_json::Map::new(),
+            construction: None,
         }
     }
 }

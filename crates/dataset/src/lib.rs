@@ -1,0 +1,1 @@
+//! Trajectories as data: reading, auditing and building training rows.
