@@ -8,6 +8,8 @@
 //! Nothing here trains, samples or splits; `temper_tasks::isolation` decides groups and splits.
 
 pub mod candidate;
+pub mod repository;
 
 pub use candidate::{Candidate, Note};
+pub use repository::Repository;
 pub use temper_core::Place;
