@@ -9,6 +9,8 @@
 
 pub mod candidate;
 pub mod repository;
+pub mod chat;
+pub mod statement;
 
 pub use candidate::{Candidate, Note};
 pub use repository::Repository;
