@@ -249,6 +249,79 @@ impl Git {
         self.read_local_commit(folder.path(), commit, limits)
     }
 
+    /// The full id of the commit that `revision` (a branch, a tag, an abbreviated id, `HEAD`) names
+    /// in a repository on this machine; `None` when there is none, or no repository.
+    pub fn resolve(&self, repository: &Path, revision: &str) -> Option<String> {
+        if revision.starts_with('-') {
+            return None;
+        }
+        let id = self
+            .run(
+                "rev-parse",
+                self.command(repository)
+                    .args(["rev-parse", "--verify", "--quiet"])
+                    .arg(format!("{revision}^{{commit}}")),
+            )
+            .ok()?;
+        Some(String::from_utf8_lossy(&id).trim().to_owned())
+    }
+
+    /// The files of a work tree that are tracked or would be: not the ignored ones. `None` when
+    /// `directory` is not the top of a repository.
+    pub fn work_files(&self, directory: &Path) -> Result<Option<Vec<TreePath>>, GitError> {
+        if directory.join(".git").symlink_metadata().is_err() {
+            return Ok(None);
+        }
+        let listing = self.run(
+            "ls-files",
+            self.command(directory).args([
+                "ls-files",
+                "-z",
+                "--cached",
+                "--others",
+                "--exclude-standard",
+            ]),
+        )?;
+        let mut files: Vec<TreePath> = listing
+            .split(|byte| *byte == 0)
+            .filter(|path| !path.is_empty())
+            .filter_map(|path| TreePath::new(path).ok())
+            .collect();
+        files.sort();
+        files.dedup();
+        Ok(Some(files))
+    }
+
+    /// Copies the history of the repository at an address (or of a directory) into the bare
+    /// repository `into`, which must not exist.
+    pub fn clone_bare(&self, repository: &str, into: &Path) -> Result<(), GitError> {
+        let local = Path::new(repository).is_dir();
+        let allowed = ["https://", "http://", "ssh://", "git://"];
+        if repository.starts_with('-')
+            || !(local || allowed.iter().any(|scheme| repository.starts_with(scheme)))
+        {
+            return Err(GitError::NotARepository(repository.to_owned()));
+        }
+        // As in `read_commit`: certificates, proxies and credentials of the user are needed.
+        let mut clone = Command::new(&self.program);
+        clone
+            .env("GIT_TERMINAL_PROMPT", "0")
+            .env(
+                "GIT_ALLOW_PROTOCOL",
+                if local { "file" } else { "https:http:ssh:git" },
+            )
+            .env_remove("GIT_DIR")
+            .env_remove("GIT_WORK_TREE")
+            .env_remove("GIT_INDEX_FILE")
+            .env_remove("GIT_OBJECT_DIRECTORY")
+            .env_remove("GIT_ALTERNATE_OBJECT_DIRECTORIES")
+            .args(["clone", "--quiet", "--bare", "--template=", "--no-tags"])
+            .args(["-c", "core.hooksPath=/dev/null", "--", repository])
+            .arg(into)
+            .stdin(Stdio::null());
+        self.run("clone", &mut clone).map(drop)
+    }
+
     fn read_local_commit(
         &self,
         repository: &Path,

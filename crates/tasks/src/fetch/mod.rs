@@ -65,6 +65,15 @@ pub enum ProxyChoice {
     Url(String),
 }
 
+/// A file that an index lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexFile {
+    /// Its name.
+    pub file_name: String,
+    /// Its SHA-256, where the index says it.
+    pub sha256: Option<Digest>,
+}
+
 /// Fetches files.
 #[derive(Clone, Debug)]
 pub struct Fetcher {
@@ -195,6 +204,37 @@ impl Fetcher {
         })
     }
 
+    /// The same fetcher, looking into one more directory before the others.
+    pub fn with_directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.options.directories.insert(0, directory.into());
+        self
+    }
+
+    /// Where files come from.
+    pub fn options(&self) -> &FetchOptions {
+        &self.options
+    }
+
+    /// The files that the index lists for a project, in the index's order. Offline there are none.
+    pub fn list(&self, project: &str) -> Result<Vec<IndexFile>, FetchError> {
+        if !is_plain(project) {
+            return Err(FetchError::BadName {
+                file_name: project.to_owned(),
+            });
+        }
+        let (Some(agent), Some(index)) = (&self.agent, &self.options.index) else {
+            return Ok(Vec::new());
+        };
+        let (_, files) = self.page(agent, index, project)?;
+        Ok(files
+            .into_iter()
+            .map(|file| IndexFile {
+                file_name: file.file_name,
+                sha256: file.sha256,
+            })
+            .collect())
+    }
+
     /// The path of the file, its hash verified. It must not be changed.
     pub fn fetch(&self, archive: &Archive) -> Result<PathBuf, FetchError> {
         self.fetch_with(archive, &mut |_, _| {})
@@ -255,16 +295,7 @@ impl Fetcher {
                 directories: self.options.directories.clone(),
             });
         };
-        let page_url = format!(
-            "{}/{}/",
-            index.trim_end_matches('/'),
-            simple::normalize_project(&archive.project)
-        );
-        let (base, kind, page) = self.get_page(agent, &page_url)?;
-        let files = simple::parse(&kind, &page).map_err(|reason| FetchError::Page {
-            url: redact(&page_url),
-            reason,
-        })?;
+        let (base, files) = self.page(agent, index, &archive.project)?;
         let Some(listed) = files
             .iter()
             .find(|file| file.file_name == archive.file_name)
@@ -283,10 +314,10 @@ impl Fetcher {
             got,
         };
         if let Some(got) = listed.sha256.clone().filter(|got| *got != archive.sha256) {
-            return Err(wrong_hash(&page_url, got));
+            return Err(wrong_hash(&base, got));
         }
         let url = simple::join_url(&base, &listed.url).ok_or_else(|| FetchError::Page {
-            url: redact(&page_url),
+            url: redact(&base),
             reason: format!("it gives no usable address for {}", archive.file_name),
         })?;
         let got = self.with_retries(&url, || self.get_file(agent, &url, to, on_progress))?;
@@ -294,6 +325,26 @@ impl Fetcher {
             return Err(wrong_hash(&url, got));
         }
         Ok(())
+    }
+
+    /// The final URL of a project's page after redirects, and the files that it lists.
+    fn page(
+        &self,
+        agent: &ureq::Agent,
+        index: &str,
+        project: &str,
+    ) -> Result<(String, Vec<simple::ListedFile>), FetchError> {
+        let url = format!(
+            "{}/{}/",
+            index.trim_end_matches('/'),
+            simple::normalize_project(project)
+        );
+        let (base, kind, page) = self.get_page(agent, &url)?;
+        let files = simple::parse(&kind, &page).map_err(|reason| FetchError::Page {
+            url: redact(&url),
+            reason,
+        })?;
+        Ok((base, files))
     }
 
     /// The final URL after redirects, the content type and the body.

@@ -72,6 +72,22 @@ impl Tools {
         self
     }
 
+    /// What fetches files.
+    pub fn fetcher(&self) -> &Fetcher {
+        &self.fetcher
+    }
+
+    /// The same tools, with one more directory that is asked for files before any other.
+    pub fn with_directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.fetcher = self.fetcher.with_directory(directory);
+        self
+    }
+
+    /// Where programs are looked for.
+    pub fn search_path(&self) -> &std::ffi::OsStr {
+        &self.search_path
+    }
+
     /// Whether git was found; without it starting trees have no repository.
     pub fn git(&self) -> Option<&Git> {
         self.git.as_ref()
@@ -276,6 +292,16 @@ pub fn prepare(task: &Task, cache: &Cache, tools: &Tools) -> Result<Prepared, Pr
         environment_digest,
     };
     Ok(Prepared { task, notes })
+}
+
+/// The unpacked archive in the cache, without the directory that it wraps itself in. Nothing of it
+/// may be changed.
+pub fn source_tree(
+    archive: &temper_core::task::Archive,
+    cache: &Cache,
+    tools: &Tools,
+) -> Result<PathBuf, PrepareError> {
+    start::pristine(archive, cache, tools)
 }
 
 /// What brings the work tree of an image to the start: a checkout where the task names one, then

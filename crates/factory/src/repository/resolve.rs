@@ -1,0 +1,616 @@
+//! Which wheels: pip's own resolver, restricted to pure-Python wheels, run dry.
+//!
+//! Nothing is built and nothing is installed, so no code of a package runs. What comes out is a
+//! list of files with hashes.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde::Deserialize;
+use temper_core::{Digest, task::Archive};
+use temper_tasks::{cache::Cache, prepare::Tools};
+
+use super::{
+    RepositoryError,
+    requirements::{Optional, name_of, normalize},
+};
+
+/// Changes when the same inputs would give another list.
+const LAYOUT: &str = "resolution-1";
+/// One run of pip.
+const LIMIT: Duration = Duration::from_secs(300);
+/// How often pip is run at most for one project.
+const MAX_RUNS: usize = 40;
+
+/// Wheels, and what was left out.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, Deserialize)]
+pub(super) struct Resolution {
+    pub(super) wheels: Vec<Archive>,
+    pub(super) notes: Vec<String>,
+}
+
+/// Resolves what must be there together with as much as possible of what may be left out. The
+/// result is kept in the cache.
+pub(super) fn resolve(
+    required: &[String],
+    optional: &[Optional],
+    cache: &Cache,
+    tools: &Tools,
+) -> Result<Resolution, RepositoryError> {
+    let interpreter = tools.interpreter()?;
+    let options = tools.fetcher().options();
+    let key = Digest::of_value(&serde_json::json!({
+        "layout": LAYOUT,
+        "python": interpreter.version,
+        "implementation": interpreter.implementation,
+        "required": required,
+        "optional": optional.iter().map(|o| &o.text).collect::<Vec<_>>(),
+        "index": options.index,
+    }));
+    let content = cache.entry::<RepositoryError>("resolutions", &key, |content| {
+        let mut pip = Pip::find(tools)?;
+        let found = choose(&mut pip, required, optional)?;
+        let bytes = serde_json::to_vec_pretty(&found).expect("a resolution is plain data");
+        let path = content.join("resolution.json");
+        fs::write(&path, bytes).map_err(|source| RepositoryError::Io {
+            operation: "write",
+            path,
+            source,
+        })
+    })?;
+    let path = content.join("resolution.json");
+    fs::read(&path)
+        .and_then(|bytes| serde_json::from_slice(&bytes).map_err(std::io::Error::other))
+        .map_err(|source| RepositoryError::Io {
+            operation: "read",
+            path,
+            source,
+        })
+}
+
+fn choose(
+    pip: &mut Pip,
+    required: &[String],
+    optional: &[Optional],
+) -> Result<Resolution, RepositoryError> {
+    let mut wanted: Vec<&Optional> = optional.iter().collect();
+    let mut notes = Vec::new();
+    loop {
+        let all: Vec<&str> = required
+            .iter()
+            .map(String::as_str)
+            .chain(wanted.iter().map(|o| o.text.as_str()))
+            .collect();
+        let problem = match pip.run(&all)? {
+            Ok(wheels) => return Ok(Resolution { wheels, notes }),
+            Err(problem) => problem,
+        };
+        if wanted.is_empty() {
+            return Err(problem.into_error());
+        }
+        let named = problem.names();
+        let before = wanted.len();
+        wanted.retain(|option| {
+            let keep = !named.contains(&name_of(&option.text));
+            if !keep {
+                notes.push(format!(
+                    "{} of {} is left out: {}",
+                    option.text,
+                    option.from,
+                    problem.reason()
+                ));
+            }
+            keep
+        });
+        if wanted.len() == before || pip.n_runs + wanted.len() > MAX_RUNS {
+            break;
+        }
+    }
+    // The trouble is not one requirement's alone, so each has to show that it fits.
+    let mut list: Vec<&str> = required.iter().map(String::as_str).collect();
+    let mut wheels = match pip.run(&list)? {
+        Ok(wheels) => wheels,
+        Err(problem) => return Err(problem.into_error()),
+    };
+    for option in wanted {
+        if pip.n_runs >= MAX_RUNS {
+            notes.push(format!(
+                "{} of {} is left out: too many requirements do not fit together",
+                option.text, option.from
+            ));
+            continue;
+        }
+        list.push(&option.text);
+        match pip.run(&list)? {
+            Ok(more) => wheels = more,
+            Err(problem) => {
+                list.pop();
+                notes.push(format!(
+                    "{} of {} is left out: {}",
+                    option.text,
+                    option.from,
+                    problem.reason()
+                ));
+            }
+        }
+    }
+    Ok(Resolution { wheels, notes })
+}
+
+/// Why pip found nothing, in its words.
+#[derive(Debug)]
+struct Problem {
+    errors: String,
+}
+
+impl Problem {
+    /// `NAME>=1 (from other)` of what cannot be had.
+    fn requirement(&self) -> Option<(String, Option<String>)> {
+        let line = self.errors.lines().find_map(|line| {
+            line.split_once("satisfies the requirement ")
+                .map(|(_, rest)| rest)
+        })?;
+        let mut parts = line.split(" (from ");
+        let requirement = parts.next()?.trim().to_owned();
+        let from = parts
+            .next()
+            .map(|from| from.trim_end_matches(')').to_owned())
+            .filter(|from| !from.starts_with("versions:") && !from.starts_with("-r "));
+        Some((requirement, from))
+    }
+
+    /// Normalized names of what pip complains of: what is missing, and what asks for it.
+    fn names(&self) -> BTreeSet<String> {
+        let mut names = BTreeSet::new();
+        if let Some((requirement, from)) = self.requirement() {
+            names.insert(name_of(&requirement));
+            // `a->b` is a chain; its first link stands in the list.
+            names.extend(from.iter().map(|from| name_of(from)));
+        }
+        names
+    }
+
+    fn reason(&self) -> String {
+        match self.requirement() {
+            Some((requirement, Some(from))) => {
+                format!("{from} needs {requirement}, which has no pure-Python wheel that fits")
+            }
+            Some((requirement, None)) => {
+                format!("{requirement} has no pure-Python wheel that fits")
+            }
+            None => self
+                .errors
+                .lines()
+                .rev()
+                .find(|line| line.starts_with("ERROR"))
+                .map_or_else(
+                    || "it does not fit the others".to_owned(),
+                    |line| line.trim_start_matches("ERROR: ").to_owned(),
+                ),
+        }
+    }
+
+    fn into_error(self) -> RepositoryError {
+        match self.requirement() {
+            Some((requirement, from)) => RepositoryError::NoPureWheel { requirement, from },
+            None => RepositoryError::Resolve(self.reason()),
+        }
+    }
+}
+
+struct Pip {
+    /// The program and its first arguments.
+    command: (PathBuf, Vec<String>),
+    index: Option<String>,
+    directories: Vec<PathBuf>,
+    python: String,
+    n_runs: usize,
+}
+
+impl Pip {
+    /// The interpreter's own pip, or the index's when it has none that can report.
+    fn find(tools: &Tools) -> Result<Pip, RepositoryError> {
+        let interpreter = tools.interpreter()?;
+        let options = tools.fetcher().options();
+        let (major, minor, _) = interpreter.version;
+        let mut pip = Pip {
+            command: (
+                interpreter.executable.clone(),
+                ["-I", "-m", "pip"].map(str::to_owned).to_vec(),
+            ),
+            index: options.index.clone(),
+            directories: options.directories.clone(),
+            python: format!("{major}.{minor}"),
+            n_runs: 0,
+        };
+        let output = Command::new(&pip.command.0)
+            .args(&pip.command.1)
+            .arg("--version")
+            .stdin(Stdio::null())
+            .output();
+        // Reports came with 22.2, and 23.0 can be told which platform to report on.
+        let recent = output.is_ok_and(|output| {
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let version = text
+                .split(' ')
+                .nth(1)
+                .and_then(|v| v.split('.').next()?.parse::<u32>().ok());
+            output.status.success() && version >= Some(23)
+        });
+        if !recent {
+            let wheel = newest_pip(tools)?;
+            pip.command.1 = vec!["-I".to_owned(), format!("{}/pip", wheel.display())];
+        }
+        Ok(pip)
+    }
+
+    /// The wheels that satisfy all requirements, or why there are none.
+    fn run(
+        &mut self,
+        requirements: &[&str],
+    ) -> Result<Result<Vec<Archive>, Problem>, RepositoryError> {
+        self.n_runs += 1;
+        let io = |operation, path: &Path| {
+            let path = path.to_owned();
+            move |source| RepositoryError::Io {
+                operation,
+                path,
+                source,
+            }
+        };
+        let folder = tempfile::tempdir().map_err(io("make", Path::new("a temporary directory")))?;
+        let report = folder.path().join("report.json");
+        // A file, so that no requirement is ever an option or a path of the command line.
+        let list = folder.path().join("requirements.txt");
+        fs::write(&list, requirements.join("\n") + "\n").map_err(io("write", &list))?;
+        let mut command = Command::new(&self.command.0);
+        command
+            .args(&self.command.1)
+            .args([
+                "install",
+                "--dry-run",
+                "--ignore-installed",
+                "--disable-pip-version-check",
+                "--no-input",
+                "--no-color",
+            ])
+            .args([
+                "--only-binary",
+                ":all:",
+                "--platform",
+                "any",
+                "--implementation",
+                "py",
+                "--abi",
+                "none",
+            ])
+            .args(["--python-version", &self.python])
+            .arg("--target")
+            .arg(folder.path().join("target"))
+            .arg("--report")
+            .arg(&report)
+            .arg("--requirement")
+            .arg(&list)
+            .current_dir(folder.path());
+        for name in [
+            "PIP_FIND_LINKS",
+            "PIP_EXTRA_INDEX_URL",
+            "PIP_REQUIRE_VIRTUALENV",
+            "PIP_USER",
+            "PIP_PREFIX",
+            "PIP_TARGET",
+            "PIP_CONSTRAINT",
+            "PIP_QUIET",
+            "PIP_VERBOSE",
+            "PIP_PRE",
+            "PIP_NO_DEPS",
+        ] {
+            command.env_remove(name);
+        }
+        match &self.index {
+            // In the environment, since an address may hold a password.
+            Some(index) => {
+                command.env("PIP_INDEX_URL", index);
+            }
+            None => {
+                command.arg("--no-index");
+            }
+        }
+        for directory in &self.directories {
+            command.arg("--find-links").arg(directory);
+        }
+        let log = folder.path().join("log");
+        let status = run_to_file(&mut command, &log)?;
+        let errors = fs::read(&log).map_err(io("read", &log))?;
+        let errors =
+            String::from_utf8_lossy(&errors[errors.len().saturating_sub(64 << 10)..]).into_owned();
+        if !status.success() {
+            let broken = [
+                "Retrying (Retry",
+                "NewConnectionError",
+                "HTTP error",
+                "ConnectionError",
+                "SSLError",
+                "No module named pip",
+            ];
+            if let Some(line) = errors
+                .lines()
+                .find(|line| broken.iter().any(|word| line.contains(word)))
+            {
+                return Err(RepositoryError::Pip(
+                    line.trim_start_matches("WARNING: ")
+                        .chars()
+                        .take(300)
+                        .collect(),
+                ));
+            }
+            if errors.contains("Invalid requirement") {
+                let line = errors
+                    .lines()
+                    .find(|line| line.contains("Invalid requirement"))
+                    .unwrap_or_default();
+                return Err(RepositoryError::Resolve(
+                    line.trim_start_matches("ERROR: ").to_owned(),
+                ));
+            }
+            return Ok(Err(Problem { errors }));
+        }
+        let bytes = fs::read(&report).map_err(io("read", &report))?;
+        parse_report(&bytes).map(Ok)
+    }
+}
+
+/// Runs with both outputs in one file and a time limit.
+fn run_to_file(command: &mut Command, log: &Path) -> Result<ExitStatus, RepositoryError> {
+    let pip = |source: std::io::Error| RepositoryError::Pip(source.to_string());
+    let file = fs::File::create(log).map_err(pip)?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(file.try_clone().map_err(pip)?)
+        .stderr(file)
+        .spawn()
+        .map_err(pip)?;
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().map_err(pip)? {
+            return Ok(status);
+        }
+        if started.elapsed() > LIMIT {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(RepositoryError::Pip(format!(
+                "it did not end within {} s",
+                LIMIT.as_secs()
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[derive(Deserialize)]
+struct Report {
+    install: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    metadata: Name,
+    download_info: Download,
+}
+
+#[derive(Deserialize)]
+struct Name {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Download {
+    url: String,
+    #[serde(default)]
+    archive_info: Hashes,
+}
+
+#[derive(Default, Deserialize)]
+struct Hashes {
+    #[serde(default)]
+    hash: Option<String>,
+    #[serde(default)]
+    hashes: std::collections::BTreeMap<String, String>,
+}
+
+/// Reads pip's report (format 1 of its installation report).
+fn parse_report(bytes: &[u8]) -> Result<Vec<Archive>, RepositoryError> {
+    let unreadable =
+        |what: String| RepositoryError::Pip(format!("its report cannot be read: {what}"));
+    let report: Report =
+        serde_json::from_slice(bytes).map_err(|error| unreadable(error.to_string()))?;
+    let mut wheels = Vec::new();
+    for item in report.install {
+        let url = item.download_info.url;
+        let file_name = url
+            .split(['?', '#'])
+            .next()
+            .and_then(|path| path.rsplit('/').next())
+            .map(percent_decoded)
+            .filter(|name| name.ends_with(".whl"))
+            .ok_or_else(|| unreadable(format!("{url} is no wheel")))?;
+        let info = item.download_info.archive_info;
+        let hash = info.hashes.get("sha256").cloned().or_else(|| {
+            info.hash
+                .as_deref()?
+                .strip_prefix("sha256=")
+                .map(str::to_owned)
+        });
+        let sha256 = match hash.and_then(|hash| hash.parse().ok()) {
+            Some(digest) => digest,
+            None => hash_of_local(&url)
+                .ok_or_else(|| unreadable(format!("{file_name} has no SHA-256")))?,
+        };
+        wheels.push(Archive {
+            project: normalize(&item.metadata.name),
+            file_name,
+            sha256,
+        });
+    }
+    wheels.sort();
+    Ok(wheels)
+}
+
+/// pip does not hash files of a directory that it was only shown.
+fn hash_of_local(url: &str) -> Option<Digest> {
+    let path = percent_decoded(url.strip_prefix("file://")?);
+    Some(Digest::of(&fs::read(path).ok()?))
+}
+
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, more)) = rest.split_first() {
+        let code = (*first == b'%')
+            .then(|| std::str::from_utf8(more.get(..2)?).ok())
+            .flatten()
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match code {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &more[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = more;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The newest wheel of pip that the index has, which runs without being installed.
+fn newest_pip(tools: &Tools) -> Result<PathBuf, RepositoryError> {
+    let files = tools.fetcher().list("pip")?;
+    let newest = files
+        .into_iter()
+        .filter_map(|file| {
+            let version = file
+                .file_name
+                .strip_prefix("pip-")?
+                .strip_suffix("-py3-none-any.whl")?;
+            let parts: Vec<u32> = version
+                .split('.')
+                .map(|part| part.parse().ok())
+                .collect::<Option<_>>()?;
+            Some((
+                parts,
+                Archive {
+                    project: "pip".to_owned(),
+                    sha256: file.sha256.clone()?,
+                    file_name: file.file_name,
+                },
+            ))
+        })
+        .max_by(|a, b| a.0.cmp(&b.0))
+        .ok_or_else(|| {
+            RepositoryError::Pip("this Python has no pip, and the index offers none".to_owned())
+        })?;
+    Ok(tools.fetcher().fetch(&newest.1)?)
+}
+
+/// Modules of pytest plugins that wheels declare: the runner loads only what is named.
+pub(super) fn pytest_plugins(
+    wheels: &[Archive],
+    tools: &Tools,
+) -> Result<Vec<String>, RepositoryError> {
+    let mut modules = Vec::new();
+    for wheel in wheels {
+        let path = tools.fetcher().fetch(wheel)?;
+        let mut inside = false;
+        for line in entry_points(&path).lines().map(str::trim) {
+            if line.starts_with('[') {
+                inside = line == "[pytest11]";
+            } else if inside && let Some((_, module)) = line.split_once('=') {
+                let module = module
+                    .trim()
+                    .split(['[', ':', ' '])
+                    .next()
+                    .unwrap_or_default();
+                if !module.is_empty()
+                    && module
+                        .bytes()
+                        .all(|b| b.is_ascii_alphanumeric() || b"._".contains(&b))
+                {
+                    modules.push(module.to_owned());
+                }
+            }
+        }
+    }
+    modules.sort();
+    modules.dedup();
+    Ok(modules)
+}
+
+/// The wheel's `entry_points.txt`, empty if there is none.
+fn entry_points(wheel: &Path) -> String {
+    use std::io::Read;
+    let Some(mut archive) = fs::File::open(wheel)
+        .ok()
+        .and_then(|file| zip::ZipArchive::new(file).ok())
+    else {
+        return String::new();
+    };
+    let name = archive.file_names().flatten().find(|name| {
+        name.ends_with(".dist-info/entry_points.txt") && name.matches('/').count() == 1
+    });
+    let name = name.map(|name| name.into_owned());
+    let mut text = String::new();
+    if let Some(name) = name
+        && let Ok(file) = archive.by_name(&name)
+    {
+        // What is longer or is no text declares nothing.
+        let _ = file.take(1 << 20).read_to_string(&mut text);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_pip_cannot_find_is_named() {
+        let problem = Problem {
+            errors: "ERROR: Could not find a version that satisfies the requirement markupsafe>=2.0 (from jinja2) (from versions: none)\nERROR: No matching distribution found for markupsafe>=2.0\n".into(),
+        };
+        assert_eq!(
+            problem.requirement(),
+            Some(("markupsafe>=2.0".into(), Some("jinja2".into())))
+        );
+        let names: Vec<_> = problem.names().into_iter().collect();
+        assert_eq!(names, ["jinja2", "markupsafe"]);
+        let problem = Problem {
+            errors: "ERROR: Could not find a version that satisfies the requirement numpy (from versions: none)\n".into(),
+        };
+        assert_eq!(problem.requirement(), Some(("numpy".into(), None)));
+        assert!(matches!(
+            problem.into_error(),
+            RepositoryError::NoPureWheel { from: None, .. }
+        ));
+    }
+
+    #[test]
+    fn reports_of_old_and_new_pip_are_read() {
+        let report = br#"{"version":"1","install":[
+            {"metadata":{"name":"B_c"},"download_info":{"url":"https://x/b_c-1%2B2-py3-none-any.whl#x","archive_info":{"hash":"sha256=ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"}}},
+            {"metadata":{"name":"a"},"download_info":{"url":"https://x/a-1-py3-none-any.whl","archive_info":{"hashes":{"sha256":"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"}}}}]}"#;
+        let wheels = parse_report(report).unwrap();
+        assert_eq!(wheels[0].project, "a");
+        assert_eq!(wheels[1].project, "b-c");
+        assert_eq!(wheels[1].file_name, "b_c-1+2-py3-none-any.whl");
+        assert!(parse_report(b"{}").is_err());
+        let sdist = br#"{"install":[{"metadata":{"name":"a"},"download_info":{"url":"https://x/a-1.tar.gz"}}]}"#;
+        assert!(parse_report(sdist).is_err());
+    }
+}
