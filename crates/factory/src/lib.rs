@@ -11,6 +11,7 @@ pub mod candidate;
 pub mod repository;
 pub mod chat;
 pub mod statement;
+pub mod pool;
 
 pub use candidate::{Candidate, Note};
 pub use repository::Repository;

@@ -3,12 +3,13 @@
 //! Grading never trusts the state it judges. Each layer runs in a fresh sandbox made from the
 //! task's start and the submission; test files and whatever steers the test runner are put back
 //! first (`protected`), and results come through a channel whose key the code under test is not
-//! given (`records`). What an attacker inside the test process can still do is said in
+//! given (`channel`). What an attacker inside the test process can still do is said in
 //! `pytest_runner`.
 //!
 //! Grading never fails: where the infrastructure breaks, the verdict is [`Resolution::Lost`] and
 //! [`Graded::failure`] says which boundary broke.
 
+pub mod channel;
 mod final_state;
 pub mod harbor;
 pub mod log_verifier;
@@ -21,7 +22,7 @@ mod records;
 pub mod resolution;
 mod syntax;
 
-pub use final_state::read_entry;
+pub use final_state::{excerpt, read_entry, shell_quote};
 
 use std::time::Instant;
 
@@ -146,7 +147,7 @@ fn verifier_failure(class: &str, message: impl Into<String>, retryable: bool) ->
 }
 
 /// Bytes that nobody can guess, as lower-case hexadecimal digits.
-fn random_hex(n_bytes: usize) -> Result<String, Failure> {
+pub fn random_hex(n_bytes: usize) -> Result<String, Failure> {
     use std::{fmt::Write, io::Read};
     let mut bytes = vec![0; n_bytes];
     std::fs::File::open("/dev/urandom")

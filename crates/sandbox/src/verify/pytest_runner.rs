@@ -42,10 +42,11 @@ use temper_core::{
 
 use super::{
     GradeRequest, Graded, LogSink, Submission,
+    channel::Key,
     final_state::{self, NoState, excerpt, shell_quote},
     protected::{Filtered, Protected},
     random_hex,
-    records::{self, Run, TestReport},
+    records::{Run, TestReport},
     sandbox_spec, syntax, verifier_failure,
 };
 use crate::{Command, Execution, ExitStatus};
@@ -57,7 +58,7 @@ const RUNNER: &str = include_str!("python/runner.py");
 const SESSION: &str = include_str!("python/session.py");
 
 /// Sets `$python` to the first interpreter on the path.
-pub(super) const FIND_PYTHON: &str = "python=$(command -v python || command -v python3) || { echo 'no python on PATH'; exit 127; }\n";
+pub const FIND_PYTHON: &str = "python=$(command -v python || command -v python3) || { echo 'no python on PATH'; exit 127; }\n";
 
 /// The runner reports at most 48 MiB of records and 4 MiB of log, which base64 and framing enlarge.
 const OUTPUT_BYTES: u64 = 128 << 20;
@@ -369,7 +370,7 @@ fn run_tests(
             files.push(file.to_owned());
         }
     }
-    let key = random_hex(32)?;
+    let key = Key::new()?;
     let canaries = Canaries::new()?;
     let mut sandbox = request
         .backend
@@ -384,7 +385,7 @@ fn run_tests(
         },
     )?;
     let plan = serde_json::json!({
-        "key": key,
+        "key": key.to_hex(),
         "work_tree": task.work_tree,
         "arguments": settings.arguments,
         "files": files,
@@ -417,9 +418,7 @@ fn run_tests(
     command.directory = Some("/".into());
     command.output_bytes = Some(OUTPUT_BYTES);
     let execution = sandbox.exec(&command).map_err(|error| error.failure())?;
-    let mut key_bytes = [0; 32];
-    key_bytes.copy_from_slice(&records::from_hex(&key));
-    let run = Run::read(&execution.output, &key_bytes);
+    let run = Run::read(&execution.output, &key);
     logs(word, &log_of(&run, &execution));
     Ok(judge(
         request, settings, name, lists, &run, &execution, &canaries,

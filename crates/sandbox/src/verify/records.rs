@@ -1,17 +1,13 @@
 //! The authenticated records of a pytest run, as `python/runner.py` writes them.
 //!
-//! A record counts when its HMAC-SHA256 under the run's key is right and its number is the next
-//! one. Anything else on the channel is noise if it does not look like a record and a forgery if
-//! it does.
+//! What makes a line a record is said in `channel`.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use temper_core::{
-    Bytes,
-    digest::{Digest, Hasher},
-    verdict::TestOutcome,
-};
+use temper_core::{Bytes, verdict::TestOutcome};
+
+use super::channel::{self, Key, Line};
 
 /// What a run reported.
 #[derive(Debug, Default)]
@@ -99,13 +95,6 @@ impl TestReport {
 }
 
 #[derive(Deserialize)]
-struct Numbered {
-    n: u64,
-    #[serde(flatten)]
-    record: Record,
-}
-
-#[derive(Deserialize)]
 #[serde(tag = "t", rename_all = "kebab-case")]
 enum Record {
     Hello {},
@@ -141,19 +130,12 @@ enum Record {
 
 impl Run {
     /// Reads the runner's output.
-    pub fn read(output: &[u8], key: &[u8; 32]) -> Self {
+    pub fn read(output: &[u8], key: &Key) -> Self {
         let mut run = Run::default();
-        let mut next = 0;
-        for line in output.split(|byte| *byte == b'\n') {
-            let Some(rest) = line.strip_prefix(b"temper1 ") else {
-                continue;
-            };
-            match authentic(rest, key) {
-                Some(numbered) if numbered.n == next => {
-                    next += 1;
-                    run.take(numbered.record);
-                }
-                _ => {
+        for line in channel::read(output, key) {
+            match line {
+                Line::Record(record) => run.take(record),
+                Line::Forged(rest) => {
                     let first = String::from_utf8_lossy(&rest[..rest.len().min(200)]).into_owned();
                     run.forged.get_or_insert((0, first)).0 += 1;
                 }
@@ -193,73 +175,16 @@ impl Run {
     }
 }
 
-fn authentic(rest: &[u8], key: &[u8; 32]) -> Option<Numbered> {
-    let space = rest.iter().position(|byte| *byte == b' ')?;
-    let (mac, payload) = (&rest[..space], &rest[space + 1..]);
-    let expected = hmac_sha256(key, payload);
-    // The one who could measure the time of this comparison has no way to send another line.
-    if mac != expected.as_str().as_bytes() {
-        return None;
-    }
-    serde_json::from_slice(payload).ok()
-}
-
-/// HMAC-SHA256 (RFC 2104) with a key of at most one block.
-fn hmac_sha256(key: &[u8], message: &[u8]) -> Digest {
-    let padded = |pad: u8| {
-        let mut block = [pad; 64];
-        for (byte, key) in block.iter_mut().zip(key) {
-            *byte ^= key;
-        }
-        block
-    };
-    let mut inner = Hasher::default();
-    inner.update(&padded(0x36));
-    inner.update(message);
-    let mut outer = Hasher::default();
-    outer.update(&padded(0x5c));
-    outer.update(&from_hex(inner.finish().as_str()));
-    outer.finish()
-}
-
-/// The bytes of pairs of hexadecimal digits; other characters end it.
-pub fn from_hex(hex: &str) -> Vec<u8> {
-    hex.as_bytes()
-        .chunks_exact(2)
-        .map_while(|pair| {
-            let pair = std::str::from_utf8(pair).ok()?;
-            u8::from_str_radix(pair, 16).ok()
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    #[test]
-    fn the_code_matches_the_published_vectors() {
-        // RFC 4231, test cases 1 and 2.
-        assert_eq!(
-            hmac_sha256(&[0x0b; 20], b"Hi There").as_str(),
-            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"
-        );
-        assert_eq!(
-            hmac_sha256(b"Jefe", b"what do ya want for nothing?").as_str(),
-            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
-        );
-    }
-
-    fn line(key: &[u8; 32], payload: &str) -> String {
-        format!(
-            "temper1 {} {payload}\n",
-            hmac_sha256(key, payload.as_bytes())
-        )
-    }
+    use super::{
+        super::channel::tests::{key, line},
+        *,
+    };
 
     #[test]
     fn a_record_counts_once_in_its_place_and_under_its_key() {
-        let key = [7; 32];
+        let key = key(7);
         let hello = line(&key, r#"{"t":"hello","python":"3.11.7","n":0}"#);
         let finish = line(&key, r#"{"t":"finish","exit":1,"n":1}"#);
         let run = Run::read(format!("{hello}noise\n{finish}").as_bytes(), &key);
@@ -267,7 +192,7 @@ mod tests {
 
         let replayed = Run::read(format!("{hello}{hello}{finish}").as_bytes(), &key);
         assert_eq!(replayed.forged.unwrap().0, 1);
-        let other = Run::read(hello.as_bytes(), &[8; 32]);
+        let other = Run::read(hello.as_bytes(), &super::super::channel::tests::key(8));
         assert!(!other.started && other.forged.is_some());
     }
 
