@@ -11,7 +11,9 @@ pub mod candidate;
 pub mod repository;
 pub mod chat;
 pub mod statement;
+pub mod measure;
 pub mod pool;
+pub mod prove;
 
 pub use candidate::{Candidate, Note};
 pub use repository::Repository;

@@ -9,14 +9,14 @@
 //! job's results, though not another's. Nothing here is a proof; see [`crate::prove::proof`].
 
 use std::{
-    collections::VecDeque,
-    sync::Mutex,
+    collections::{BTreeSet, VecDeque},
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
 use temper_core::{
-    Bytes, Entry, Failure, TestOutcome, TreePath,
+    Bytes, Entry, Failure, PreparedTask, TestOutcome, TreePath,
     task::{InjectedFile, PreparedMount},
     tree::Changes,
 };
@@ -54,6 +54,26 @@ pub struct Subject {
     pub sources: Vec<TreePath>,
     /// Arguments of pytest that are not files.
     pub arguments: Vec<String>,
+}
+
+impl Subject {
+    /// A repository in the environment that was prepared for its tasks (any of them: mounts,
+    /// variables and the work tree's place are the same for all).
+    pub fn new(repository: &crate::Repository, environment: &PreparedTask) -> Self {
+        Subject {
+            tree: repository.tree.clone(),
+            mounts: environment.mounts.clone(),
+            variables: environment.variables.clone(),
+            work_tree: environment.work_tree.clone(),
+            test_files: repository
+                .test_files
+                .iter()
+                .map(|path| path.to_text().into_owned())
+                .collect(),
+            sources: repository.source_files.clone(),
+            arguments: repository.arguments.clone(),
+        }
+    }
 }
 
 /// Where jobs run, and how many at once.
@@ -235,14 +255,15 @@ pub enum Break {
     Exit,
 }
 
-/// Code of one function, class body or module, and the lines of it that ran.
+/// Code of one function or body, and the lines of it that ran.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Block {
     /// The file.
     pub file: String,
-    /// First and last line of the code with everything inside it; `None` for a module.
+    /// First and last line of the code with everything inside it; `None` for the body of a module
+    /// or class.
     pub span: Option<(u32, u32)>,
-    /// Whether it is a function, a lambda or a comprehension.
+    /// Whether it is a function that has a name: no lambda, comprehension, class body or module.
     pub function: bool,
     /// Lines that ran, as first and last of each stretch.
     pub lines: Vec<(u32, u32)>,
@@ -375,70 +396,72 @@ fn break_of(text: &str) -> Break {
     }
 }
 
-/// Runs jobs, and gives their ends in the same order. `imports` are third-party modules that are
-/// imported before anything is forked; `batch` is how many jobs one sandbox takes.
-pub fn run(
+/// Runs `n_jobs` jobs, which `make` makes when their turn comes, and gives what `take` takes from
+/// their ends, in the same order: there may be more of them than fit into memory at once. `imports`
+/// are third-party modules that are imported before anything is forked; `batch` is how many jobs
+/// one sandbox takes.
+pub fn run<T: Send>(
     subject: &Subject,
     workshop: &Workshop<'_>,
     imports: &[String],
-    jobs: &[Job],
     batch: usize,
-) -> Result<(Vec<Ended>, Cost), PoolError> {
-    struct Shared {
+    n_jobs: usize,
+    make: &(dyn Fn(usize) -> Job + Sync),
+    take: &(dyn Fn(usize, Ended) -> T + Sync),
+) -> Result<(Vec<T>, Cost), PoolError> {
+    struct Shared<T> {
         queue: VecDeque<Vec<usize>>,
-        ended: Vec<Option<Ended>>,
-        n_broke: Vec<u8>,
+        taken: Vec<Option<T>>,
+        broke: BTreeSet<usize>,
         cost: Cost,
         error: Option<PoolError>,
     }
-    let numbers: Vec<usize> = (0..jobs.len()).collect();
+    let numbers: Vec<usize> = (0..n_jobs).collect();
     let shared = Mutex::new(Shared {
         queue: numbers.chunks(batch.max(1)).map(<[_]>::to_vec).collect(),
-        ended: vec![None; jobs.len()],
-        n_broke: vec![0; jobs.len()],
+        taken: (0..n_jobs).map(|_| None).collect(),
+        broke: BTreeSet::new(),
         cost: Cost::default(),
         error: None,
     });
-    let lock = || {
-        shared
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-    };
+    let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
     let work = || {
         loop {
-            let next = {
+            let numbers = {
                 let mut shared = lock();
-                if shared.error.is_some() {
-                    return;
+                match shared.queue.pop_front() {
+                    Some(numbers) if shared.error.is_none() => numbers,
+                    _ => return,
                 }
-                shared.queue.pop_front()
             };
-            let Some(numbers) = next else { return };
-            let these: Vec<&Job> = numbers.iter().map(|number| &jobs[*number]).collect();
-            let result = run_batch(subject, workshop, imports, &these);
-            let mut shared = lock();
-            let batch = match result {
+            let jobs: Vec<Job> = numbers.iter().map(|number| make(*number)).collect();
+            let batch = match run_batch(subject, workshop, imports, &jobs) {
                 Ok(batch) => batch,
                 Err(error) => {
-                    shared.error.get_or_insert(error);
+                    lock().error.get_or_insert(error);
                     return;
                 }
             };
-            shared.cost.add(batch.cost);
             let n_done = batch.reports.len();
-            for (number, report) in numbers.iter().zip(batch.reports) {
-                shared.ended[*number] = Some(Ended::Reported(Box::new(report)));
-            }
+            let taken: Vec<T> = numbers
+                .iter()
+                .zip(batch.reports)
+                .map(|(number, report)| take(*number, Ended::Reported(Box::new(report))))
+                .collect();
             let mut left = numbers[n_done..].to_vec();
-            if !batch.orderly && !left.is_empty() {
+            let mut shared = lock();
+            shared.cost.add(batch.cost);
+            for (number, taken) in numbers.iter().zip(taken) {
+                shared.taken[*number] = Some(taken);
+            }
+            if !(batch.orderly && n_done > 0) && !left.is_empty() {
                 // The first one without a report is what ended the pool. It gets a second chance,
                 // alone, because the machine may be to blame.
                 let number = left.remove(0);
-                shared.n_broke[number] += 1;
-                if shared.n_broke[number] > 1 {
-                    shared.ended[number] = Some(Ended::BrokePool(batch.why));
-                } else {
+                if shared.broke.insert(number) {
                     shared.queue.push_front(vec![number]);
+                } else {
+                    shared.taken[number] = Some(take(number, Ended::BrokePool(batch.why)));
                 }
             }
             if !left.is_empty() {
@@ -452,18 +475,11 @@ pub fn run(
         }
         work();
     });
-    let shared = shared
-        .into_inner()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some(error) = shared.error {
-        return Err(error);
+    let shared = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match shared.error {
+        Some(error) => Err(error),
+        None => Ok((shared.taken.into_iter().flatten().collect(), shared.cost)),
     }
-    let ended = shared
-        .ended
-        .into_iter()
-        .map(|ended| ended.unwrap_or_else(|| Ended::BrokePool("it was not run".into())))
-        .collect();
-    Ok((ended, shared.cost))
 }
 
 struct Batch {
@@ -542,7 +558,7 @@ fn run_batch(
     subject: &Subject,
     workshop: &Workshop<'_>,
     imports: &[String],
-    jobs: &[&Job],
+    jobs: &[Job],
 ) -> Result<Batch, PoolError> {
     let key = Key::new().map_err(PoolError::Randomness)?;
     let plan = serde_json::json!({
@@ -654,11 +670,17 @@ fn run_batch(
             Some((_, log)) => excerpt(log.as_bytes()),
             None => excerpt(&execution.output),
         };
-        return Err(PoolError::NoPytest(format!("{:?}: {log}", execution.status)));
+        return Err(PoolError::NoPytest(format!(
+            "{:?}: {log}",
+            execution.status
+        )));
     }
     let (orderly, why) = match end {
         Some((why, _)) if why != "worker" => (true, why),
-        Some((_, log)) => (false, format!("the worker was ended: {}", excerpt(log.as_bytes()))),
+        Some((_, log)) => (
+            false,
+            format!("the worker was ended: {}", excerpt(log.as_bytes())),
+        ),
         None if execution.status == ExitStatus::TimedOut => (false, "the time limit passed".into()),
         None => (false, format!("the pool was ended: {:?}", execution.status)),
     };

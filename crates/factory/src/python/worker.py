@@ -167,14 +167,15 @@ class Coverage:
         number = self.blocks.get(name)
         if number is None:
             number = self.blocks[name] = len(self.blocks)
-            whole = code.co_name == "<module>"
+            # Modules and class bodies run at import, whatever is in them.
+            whole = code.co_flags & 3 != 3
             self.send(
                 {
                     "t": "block",
                     "id": number,
                     "file": self.files[code.co_filename],
                     "span": None if whole else [code.co_firstlineno, last_line(code)],
-                    "function": bool(code.co_flags & 3 == 3),
+                    "function": not whole and code.co_name[:1] != "<",
                     "lines": spans,
                 }
             )
