@@ -76,35 +76,141 @@ pub enum Split {
 
 /// A task that may be trained on. Training code takes this type, so a held-out task cannot reach
 /// it.
+///
+/// ```compile_fail,E0308
+/// use temper_core::{Task, task::TrainingTask};
+/// fn update_weights(_: &[TrainingTask]) {}
+/// fn train(tasks: Vec<Task>) {
+///     update_weights(&tasks); // A task of any split is no training task.
+/// }
+/// ```
+///
+/// ```compile_fail,E0423
+/// use temper_core::{Task, task::TrainingTask};
+/// fn disguise(task: Task) -> TrainingTask {
+///     TrainingTask(task) // Only the checked conversion makes one.
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct TrainingTask(Task);
 
-/// The task is not in the training split.
-#[derive(Debug, thiserror::Error)]
-#[error("use task {id} for training: its split is {split:?}")]
+/// A task of the dev split: it chooses between snapshots, hyperparameters and stopping points, any
+/// number of times. Numbers on it are not reported as results.
+///
+/// ```compile_fail,E0308
+/// use temper_core::task::{SelectionTask, TrainingTask};
+/// fn update_weights(_: &[TrainingTask]) {}
+/// fn train(tasks: Vec<SelectionTask>) {
+///     update_weights(&tasks);
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct SelectionTask(Task);
+
+/// A task of the test split: measured for a candidate that is frozen. Nothing is trained, chosen or
+/// stopped by it.
+///
+/// ```compile_fail,E0308
+/// use temper_core::task::{FinalTestTask, SelectionTask};
+/// fn best_snapshot(_: &[SelectionTask]) {}
+/// fn choose(tasks: Vec<FinalTestTask>) {
+///     best_snapshot(&tasks);
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct FinalTestTask(Task);
+
+/// The task is in another split than its use asks for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("use task {id} for {purpose}: its split is {split:?}")]
 pub struct HeldOut {
     /// The task.
     pub id: TaskId,
     /// Its split.
     pub split: Split,
+    /// What it was wanted for: `training`, `selection`, `the final test`.
+    pub purpose: &'static str,
 }
 
-impl TryFrom<Task> for TrainingTask {
-    type Error = HeldOut;
-    fn try_from(task: Task) -> Result<Self, HeldOut> {
-        match task.split {
-            Split::Train => Ok(TrainingTask(task)),
-            split => Err(HeldOut { id: task.id, split }),
+/// Some tasks are in other splits than their use asks for. None is used: a smaller set would be
+/// another experiment.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("use {n_tasks} tasks for {purpose}: {} of them are not in the split for it: {}", .offenders.len(), names(.offenders))]
+pub struct HeldOutTasks {
+    /// What they were wanted for.
+    pub purpose: &'static str,
+    /// How many were given.
+    pub n_tasks: usize,
+    /// Every task in another split, in the order given.
+    pub offenders: Vec<HeldOut>,
+}
+
+impl HeldOutTasks {
+    /// What the user can do.
+    pub fn hint(&self) -> &'static str {
+        "choose tasks of one split; what is in no split counts as held out, and `temper split make` makes splits"
+    }
+}
+
+fn names(offenders: &[HeldOut]) -> String {
+    let names = offenders
+        .iter()
+        .map(|offender| format!("{} ({:?})", offender.id, offender.split));
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// Makes a type that only tasks of one split have.
+macro_rules! split_type {
+    ($type:ident, $split:ident, $purpose:literal) => {
+        impl $type {
+            /// Takes all tasks or none: every task of another split is named.
+            pub fn all(tasks: Vec<Task>) -> Result<Vec<Self>, HeldOutTasks> {
+                let n_tasks = tasks.len();
+                let mut taken = Vec::with_capacity(n_tasks);
+                let mut offenders = Vec::new();
+                for task in tasks {
+                    match $type::try_from(task) {
+                        Ok(task) => taken.push(task),
+                        Err(offender) => offenders.push(offender),
+                    }
+                }
+                if offenders.is_empty() {
+                    return Ok(taken);
+                }
+                Err(HeldOutTasks {
+                    purpose: $purpose,
+                    n_tasks,
+                    offenders,
+                })
+            }
         }
-    }
+
+        impl TryFrom<Task> for $type {
+            type Error = HeldOut;
+            fn try_from(task: Task) -> Result<Self, HeldOut> {
+                match task.split {
+                    Split::$split => Ok($type(task)),
+                    split => Err(HeldOut {
+                        id: task.id,
+                        split,
+                        purpose: $purpose,
+                    }),
+                }
+            }
+        }
+
+        impl std::ops::Deref for $type {
+            type Target = Task;
+            fn deref(&self) -> &Task {
+                &self.0
+            }
+        }
+    };
 }
 
-impl std::ops::Deref for TrainingTask {
-    type Target = Task;
-    fn deref(&self) -> &Task {
-        &self.0
-    }
-}
+split_type!(TrainingTask, Train, "training");
+split_type!(SelectionTask, Dev, "selection");
+split_type!(FinalTestTask, Test, "the final test");
 
 /// The repository state an agent starts from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -355,4 +461,58 @@ pub struct InjectedFile {
     pub content: Bytes,
     /// Whether it may be executed.
     pub executable: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(id: &str, split: Split) -> Task {
+        Task {
+            id: TaskId::new(id).unwrap(),
+            format: TaskFormat::Native,
+            statement: "mend it".into(),
+            start: Start::Image {
+                base_commit: None,
+                checkout: None,
+            },
+            environment: Environment::Host,
+            verifier: Verifier::Harbor {
+                tests: PathBuf::new(),
+                environment: BTreeMap::new(),
+                timeout_seconds: 1,
+            },
+            oracle: None,
+            origin: Origin::default(),
+            source_group: SourceGroup::new("g").unwrap(),
+            split,
+            metadata: serde_json::Map::new(),
+            construction: None,
+        }
+    }
+
+    #[test]
+    fn every_split_goes_to_its_use_and_to_no_other() {
+        for split in [Split::Train, Split::Dev, Split::Test, Split::Unassigned] {
+            let one = || vec![task("a", split)];
+            assert_eq!(TrainingTask::all(one()).is_ok(), split == Split::Train);
+            assert_eq!(SelectionTask::all(one()).is_ok(), split == Split::Dev);
+            assert_eq!(FinalTestTask::all(one()).is_ok(), split == Split::Test);
+        }
+    }
+
+    #[test]
+    fn all_offenders_are_named() {
+        let tasks = vec![
+            task("a", Split::Train),
+            task("b", Split::Test),
+            task("c", Split::Train),
+            task("d", Split::Unassigned),
+        ];
+        let error = TrainingTask::all(tasks).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "use 4 tasks for training: 2 of them are not in the split for it: b (Test), d (Unassigned)"
+        );
+    }
 }
