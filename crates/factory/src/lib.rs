@@ -11,6 +11,7 @@ pub mod candidate;
 pub mod repository;
 pub mod chat;
 pub mod statement;
+pub mod hidden;
 pub mod measure;
 pub mod pool;
 pub mod prove;
