@@ -8,6 +8,8 @@
 //! Nothing here trains, samples or splits; `temper_tasks::isolation` decides groups and splits.
 
 pub mod candidate;
+pub mod syntax;
+pub mod synth;
 pub mod repository;
 pub mod chat;
 pub mod statement;
