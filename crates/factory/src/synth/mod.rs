@@ -3,7 +3,7 @@
 //! A [`Kind`] is one way to write a bug; each is a file below `kinds/`, and [`kinds`] lists them.
 //! [`synthesize`] finds what every kind can do in the functions and classes of a repository's
 //! source files, chooses among it, and writes each choice as a [`Candidate`] with a minimal
-//! patch.
+//! patch. [`combine`] joins bugs that were proven one by one.
 //!
 //! The kinds named `func_pm_*` are SWE-smith's procedural modifications: one candidate for each
 //! function or class, in which every place was changed with a likelihood. They differ from it in
@@ -16,11 +16,15 @@
 //! `code.rs`. A candidate is syntactically valid; nothing here says that a test notices it.
 
 mod code;
+pub mod combine;
 mod edit;
 mod kinds;
 mod random;
 mod select;
 mod write;
+
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -56,7 +56,7 @@ pub(super) fn file_patch(path: &TreePath, entry: &Entry, content: Vec<u8>) -> Pa
 }
 
 /// The places of a patch of one file that changes text only, one for each run of changed lines.
-fn places(
+pub(super) fn places(
     path: &TreePath,
     patch: &Patch,
     source: &Source,
@@ -75,7 +75,7 @@ fn places(
 
 /// For each run of changed lines of a text patch, the first and last line that it removes, or
 /// twice the line that it follows.
-pub(super) fn removed_runs(patch: &Patch) -> Vec<(u32, u32)> {
+fn removed_runs(patch: &Patch) -> Vec<(u32, u32)> {
     let mut runs = Vec::new();
     let mut line: u32 = 0;
     let mut run: Option<(u32, u32)> = None;
@@ -84,12 +84,7 @@ pub(super) fn removed_runs(patch: &Patch) -> Vec<(u32, u32)> {
         if text.starts_with(b"@@ -") {
             runs.extend(run.take());
             in_hunk = true;
-            let header = String::from_utf8_lossy(&text[4..]);
-            let (old, _) = header.split_once(' ').unwrap_or((&header, ""));
-            let (start, count) = old.split_once(',').unwrap_or((old, "1"));
-            let start: u32 = start.parse().unwrap_or(0);
-            // A hunk without old lines is numbered by the line before it.
-            line = if count == "0" { start + 1 } else { start };
+            line = hunk_start(text);
             continue;
         }
         if !in_hunk {
@@ -123,6 +118,20 @@ pub(super) fn removed_runs(patch: &Patch) -> Vec<(u32, u32)> {
             }
         })
         .collect()
+}
+
+/// The line, counted from 1, with which the old side of a hunk begins, or before which it inserts.
+pub(super) fn hunk_start(header: &[u8]) -> u32 {
+    let header = String::from_utf8_lossy(&header[4..]);
+    let old = header.split(' ').next().unwrap_or_default();
+    let (start, count) = old.split_once(',').unwrap_or((old, "1"));
+    let start: u32 = start.parse().unwrap_or(1);
+    // A hunk without old lines is numbered by the line before it.
+    if count == "0" {
+        start + 1
+    } else {
+        start.max(1)
+    }
 }
 
 /// The innermost function that holds these lines and was not itself taken away by them.
