@@ -4,6 +4,7 @@
 //! nothing panics on what a file says. There is no arithmetic beyond dequantisation.
 
 pub mod adapter;
+pub mod audit;
 pub mod chat_template;
 pub mod config;
 pub mod dequantise;

@@ -10,6 +10,7 @@ mod engines;
 mod error;
 mod exit_code;
 mod jobs;
+mod machine;
 mod output;
 mod places;
 mod progress;

@@ -14,6 +14,8 @@ pub enum ModelVerb {
     Fetch(FetchArgs),
     /// Say what a model is
     Show(ShowArgs),
+    /// Hash a model's files and say what in them contradicts itself
+    Audit(AuditArgs),
     /// Write a model as a Hugging Face folder
     Convert(ConvertArgs),
     /// Write a model with an adapter merged into its weights
@@ -73,6 +75,20 @@ pub struct ShowArgs {
     /// Also hash the files
     #[arg(long)]
     pub sha256: bool,
+    /// How.
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+/// `temper model audit`
+#[derive(ClapArgs, Debug)]
+pub struct AuditArgs {
+    /// Which.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// The revision, where you know it; else it is taken from what the files and their place state
+    #[arg(long, value_name = "COMMIT")]
+    pub revision: Option<String>,
     /// How.
     #[command(flatten)]
     pub format: FormatArgs,

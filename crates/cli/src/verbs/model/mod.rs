@@ -1,6 +1,7 @@
 //! `temper model …`
 
 pub mod args;
+mod audit;
 mod convert;
 mod fetch;
 pub mod locate;
@@ -18,6 +19,7 @@ pub fn run(verb: ModelVerb, places: &Places) -> Result<u8, CliError> {
     match verb {
         ModelVerb::Fetch(args) => fetch::run(&args, places),
         ModelVerb::Show(args) => show::run(&args, places),
+        ModelVerb::Audit(args) => audit::run(&args, places),
         ModelVerb::Convert(args) => convert::run(&args, places),
         ModelVerb::Merge(args) => merge::run(&args, places),
     }

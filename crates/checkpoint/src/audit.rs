@@ -1,0 +1,404 @@
+//! What a checkpoint is, exactly: the SHA-256 of every file that can change a result, and what in
+//! them contradicts itself.
+//!
+//! An audit reads headers and configuration and hashes files; it lays out no tensor and runs
+//! nothing. It does not say that a checkpoint is the one that somebody meant: it says which bytes
+//! these are, so that two people can know whether they speak of the same. A revision that no file
+//! states stays unknown.
+
+mod hash;
+mod revision;
+mod shards;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use serde::Serialize;
+use serde_json::Value;
+use temper_core::Digest;
+
+use crate::{
+    file::{FileError, read_small},
+    gguf::{Gguf, GgufError},
+    weights::{Checkpoint, TensorFinding},
+};
+
+pub use hash::{FileRecord, Role};
+pub use revision::{Claim, Revision};
+pub use words::Words;
+
+/// The version of [`Audit`]'s written form.
+pub const SCHEMA_VERSION: u32 = 1;
+
+const MAX_SIDE_FILE_BYTES: u64 = 32 << 20;
+
+/// How an audit is made.
+#[derive(Clone, Debug)]
+pub struct AuditOptions {
+    /// The revision as the user states it.
+    pub revision: Option<String>,
+    /// Threads that hash; one file is hashed by one thread.
+    pub n_threads: usize,
+}
+
+/// The record of one checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Audit {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// Where it lies.
+    pub path: PathBuf,
+    /// Over the names, lengths and hashes of all files below, so that equal digests mean equal
+    /// checkpoints wherever they lie.
+    pub digest: Digest,
+    /// Which revision it is, and who says so.
+    pub revision: Revision,
+    /// Every file that can change a result, in order of names.
+    pub files: Vec<FileRecord>,
+    /// The weights.
+    pub weights: WeightsSummary,
+    /// `model_type` of the configuration, where there is one.
+    pub architecture: Option<String>,
+    /// `dtype` or `torch_dtype` of the configuration.
+    pub declared_dtype: Option<String>,
+    /// `max_position_embeddings` of the configuration.
+    pub max_position_embeddings: Option<u64>,
+    /// What the configuration says of the rotary embedding, as it stands there.
+    pub rope: BTreeMap<String, Value>,
+    /// Tokens and template.
+    pub words: Words,
+    /// What is wrong or worth knowing, errors first.
+    pub findings: Vec<Finding>,
+}
+
+/// What the headers of the weights say.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct WeightsSummary {
+    /// `safetensors`, `gguf`, or `none`.
+    pub format: String,
+    /// Files with weights that are there.
+    pub n_files: usize,
+    /// Tensors in them.
+    pub n_tensors: usize,
+    /// Elements of all tensors; a tied head that is stored counts.
+    pub n_elements: u64,
+    /// Bytes of all tensors.
+    pub n_bytes: u64,
+    /// Elements by data type.
+    pub dtypes: BTreeMap<String, u64>,
+}
+
+/// How grave a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// The checkpoint cannot be used as it stands, or means different things to different tools.
+    Error,
+    /// It can be used by who knows.
+    Warning,
+}
+
+macro_rules! findings {
+    ($($(#[doc = $doc:expr])* $name:ident [$severity:ident] { $($(#[doc = $fdoc:expr])* $field:ident : $type:ty),* $(,)? } => $text:literal;)*) => {
+        /// One thing that is wrong or worth knowing.
+        #[derive(Clone, Debug, PartialEq, Serialize)]
+        #[serde(tag = "kind", rename_all = "kebab-case")]
+        pub enum Finding {
+            $($(#[doc = $doc])* $name { $($(#[doc = $fdoc])* $field: $type),* },)*
+        }
+
+        impl Finding {
+            /// How grave it is.
+            pub fn severity(&self) -> Severity {
+                match self {
+                    $(Finding::$name { .. } => Severity::$severity,)*
+                }
+            }
+        }
+
+        impl std::fmt::Display for Finding {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self {
+                    $(Finding::$name { $($field),* } => write!(f, $text),)*
+                }
+            }
+        }
+    };
+}
+
+findings! {
+    /// The folder holds no weights.
+    NoWeights [Error] {
+        /// What was looked for.
+        looked_for: String,
+    } => "there are no weights: {looked_for}";
+    /// A file that must be there cannot be read.
+    Unreadable [Error] {
+        /// The file.
+        file: String,
+        /// Why.
+        reason: String,
+    } => "{file} cannot be read: {reason}";
+    /// A weight file's header is impossible.
+    Header [Error] {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        reason: String,
+    } => "the header of {file} is impossible: {reason}";
+    /// A tensor's bytes are not where or as long as its header says.
+    Range [Error] {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// What is wrong.
+        reason: String,
+    } => "{tensor} in {file}: {reason}";
+    /// The index names a file that is not there.
+    ShardMissing [Error] {
+        /// The file.
+        file: String,
+        /// Tensors that the index maps to it, the first few.
+        tensors: Vec<String>,
+        /// How many.
+        n_tensors: usize,
+    } => "{file} is not there; the index maps {n_tensors} tensors to it, {tensors:?}";
+    /// The index maps a tensor to a file that does not have it.
+    TensorMissing [Error] {
+        /// The tensor.
+        tensor: String,
+        /// The file of the index.
+        file: String,
+        /// Files that do have it.
+        found_in: Vec<String>,
+    } => "{tensor} is not in {file}, where the index has it; it is in {found_in:?}";
+    /// A file holds a tensor that the index does not list.
+    TensorNotInIndex [Error] {
+        /// The tensor.
+        tensor: String,
+        /// The file.
+        file: String,
+    } => "{tensor} is in {file} and not in the index";
+    /// A tensor is in several files.
+    TensorTwice [Error] {
+        /// The tensor.
+        tensor: String,
+        /// The files.
+        files: Vec<String>,
+    } => "{tensor} is in several files: {files:?}";
+    /// A file looks like a shard and the index does not name it.
+    ShardNotInIndex [Error] {
+        /// The file.
+        file: String,
+    } => "{file} is there and not in the index";
+    /// The index declares another size than the tensors have.
+    TotalSize [Error] {
+        /// In the index, in bytes.
+        declared: u64,
+        /// Of the tensors that are there, in bytes.
+        found: u64,
+        /// Whether every file of the index is there.
+        complete: bool,
+    } => "the index declares {declared} bytes of tensors, the files hold {found} (all files there: {complete})";
+    /// A tensor that the configuration asks for is not there, or has another shape.
+    ModelTensor [Error] {
+        /// What is wrong.
+        reason: String,
+    } => "{reason}";
+    /// Sources of the revision contradict each other.
+    RevisionConflict [Error] {
+        /// Every claim as `source: revision`.
+        claims: Vec<String>,
+    } => "the revision is stated differently: {claims:?}";
+    /// Nothing says which revision this is.
+    RevisionUnknown [Warning] {
+        /// What was looked at.
+        looked_at: String,
+    } => "the revision is unknown: {looked_at}";
+    /// Files name different tokens for one role.
+    SpecialToken [Error] {
+        /// `bos`, `eos`, `pad`.
+        role: String,
+        /// Ids by file.
+        ids: BTreeMap<String, Vec<u32>>,
+    } => "the {role} token differs between files: {ids:?}";
+    /// A role names a token that the vocabulary does not have.
+    UnknownToken [Error] {
+        /// The file.
+        file: String,
+        /// The role.
+        role: String,
+        /// The token.
+        token: String,
+    } => "{file} names {token:?} as {role} token, which the vocabulary does not have";
+    /// What the template writes behind a reply does not end generation.
+    EndOfTurn [Error] {
+        /// The token behind a reply.
+        token: String,
+        /// Its id.
+        id: u32,
+        /// Ids that end generation.
+        ends: Vec<u32>,
+    } => "a reply ends with {token:?} ({id}), which is none of the ids that end generation, {ends:?}";
+    /// The template writes nothing behind a reply that a model could learn to end with.
+    NoEndOfTurn [Warning] {
+        /// What follows the reply.
+        follows: String,
+    } => "no control token follows a reply in the chat template, but {follows:?}";
+    /// The tokenizer has ids for which the model has no row.
+    TokenOutsideVocabulary [Error] {
+        /// Highest id of the tokenizer.
+        highest_id: u32,
+        /// Rows of the embedding.
+        vocab_size: u64,
+    } => "the tokenizer's ids go up to {highest_id} and the model has {vocab_size} rows";
+    /// There is no chat template.
+    NoTemplate [Warning] {
+        /// What was looked at.
+        looked_at: String,
+    } => "there is no chat template: {looked_at}";
+    /// Two files hold different chat templates.
+    TemplateDiffers [Error] {
+        /// The files.
+        files: Vec<String>,
+    } => "the chat template differs between {files:?}";
+    /// The template leaves out the thinking of earlier turns.
+    DropsThinking [Warning] {
+        /// What changes.
+        reason: String,
+    } => "the chat template leaves the thinking of earlier turns out, so training on a whole conversation is not what the model sees: {reason}";
+    /// A longer conversation does not begin with the shorter one's tokens.
+    PrefixProperty [Warning] {
+        /// Where.
+        reason: String,
+    } => "the chat template rewrites earlier turns: {reason}";
+    /// The tokenizer or the template cannot be used here.
+    Words [Warning] {
+        /// Why.
+        reason: String,
+    } => "the tokenizer or template could not be checked: {reason}";
+}
+
+/// Why there is no audit.
+#[derive(Debug, thiserror::Error)]
+pub enum AuditError {
+    /// There is nothing at the path.
+    #[error("audit {}: it holds no model: {reason}", .path.display())]
+    NoModel {
+        /// The path.
+        path: PathBuf,
+        /// What was looked for.
+        reason: String,
+    },
+    /// A file cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A GGUF file cannot be read.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+}
+
+/// Audits a folder or a GGUF file. What is wrong with the checkpoint is a finding; an error is only
+/// that there is none, or that its files cannot be read at all.
+pub fn audit(path: &Path, options: &AuditOptions) -> Result<Audit, AuditError> {
+    let mut findings = Vec::new();
+    let (folder, names) = hash::files_of(path)?;
+    let files = hash::hash_all(&folder, &names, options.n_threads)?;
+    let config = json(&folder, "config.json", &mut findings);
+    let is_gguf = path.is_file();
+    let weights = if is_gguf {
+        gguf_summary(&Gguf::open(path)?)
+    } else {
+        shards::check(&folder, &mut findings)
+    };
+    if findings.is_empty()
+        && let Ok(checkpoint) = Checkpoint::inspect(path)
+    {
+        let fatal = checkpoint
+            .findings()
+            .into_iter()
+            .filter(TensorFinding::is_fatal);
+        findings.extend(fatal.map(|finding| Finding::ModelTensor {
+            reason: finding.to_string(),
+        }));
+    }
+    let revision = revision::find(path, &folder, &names, options.revision.as_deref());
+    findings.extend(revision.finding());
+    let words = words::check(path, &config, &mut findings);
+    findings.sort_by_key(Finding::severity);
+    let digest = Digest::of_value(
+        &files
+            .iter()
+            .map(|file| (&file.name, file.n_bytes, &file.sha256))
+            .collect::<Vec<_>>(),
+    );
+    let text = |key: &str| config.get(key).and_then(Value::as_str).map(str::to_owned);
+    Ok(Audit {
+        schema_version: SCHEMA_VERSION,
+        path: path.to_owned(),
+        digest,
+        revision,
+        files,
+        weights,
+        architecture: text("model_type"),
+        declared_dtype: text("dtype").or_else(|| text("torch_dtype")),
+        max_position_embeddings: config
+            .get("max_position_embeddings")
+            .and_then(Value::as_u64),
+        rope: ["rope_theta", "rope_scaling", "rope_parameters"]
+            .into_iter()
+            .filter_map(|key| Some((key.to_owned(), config.get(key)?.clone())))
+            .collect(),
+        words,
+        findings,
+    })
+}
+
+impl Audit {
+    /// Whether something is wrong.
+    pub fn has_errors(&self) -> bool {
+        self.findings
+            .iter()
+            .any(|finding| finding.severity() == Severity::Error)
+    }
+}
+
+fn gguf_summary(gguf: &Gguf) -> WeightsSummary {
+    let mut summary = WeightsSummary {
+        format: "gguf".into(),
+        n_files: 1,
+        ..WeightsSummary::default()
+    };
+    for (dtype, n) in gguf.encodings() {
+        summary.n_elements += n;
+        summary.dtypes.insert(dtype.to_owned(), n);
+    }
+    summary.n_tensors = gguf.tensor_names().count();
+    summary
+}
+
+/// A JSON object of the folder; null where there is no such file.
+fn json(folder: &Path, name: &str, findings: &mut Vec<Finding>) -> Value {
+    let path = folder.join(name);
+    if !path.is_file() {
+        return Value::Null;
+    }
+    let parsed = read_small(&path, MAX_SIDE_FILE_BYTES)
+        .map_err(|error| error.to_string())
+        .and_then(|bytes| {
+            serde_json::from_slice(&bytes).map_err(|error: serde_json::Error| error.to_string())
+        });
+    parsed.unwrap_or_else(|reason| {
+        findings.push(Finding::Unreadable {
+            file: name.to_owned(),
+            reason,
+        });
+        Value::Null
+    })
+}
