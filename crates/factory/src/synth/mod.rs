@@ -27,7 +27,7 @@ mod write;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -293,6 +293,9 @@ fn active_kinds(options: &Options) -> Result<Vec<Active>, OptionsError> {
         .collect())
 }
 
+/// A kind and what finds its bugs at one node.
+type Place<'a> = (&'a Active, fn(&Code<'_>, Node<'_>, &mut Bugs));
+
 /// The bugs of one file, without two that have the same result.
 fn find(
     path: &TreePath,
@@ -327,10 +330,11 @@ fn find(
                     let fields = [path.as_bytes(), kind.kind.name.as_bytes(), name.as_bytes()];
                     let state = random::hash(options.seed, &fields);
                     let mut coin = Coin::new(state, kind.likelihood);
-                    // SWE-smith tries five times, too, until something changes.
+                    // SWE-smith tries five times, too, until something changes. A coin that was
+                    // not thrown found no place to be thrown for.
                     for _ in 0..5 {
                         let edits = change(&code, unit, &mut coin);
-                        if list.add(kind, unit, edits, 1.0) {
+                        if list.add(kind, unit, edits, 1.0) || !coin.was_thrown() {
                             break;
                         }
                     }
@@ -348,19 +352,23 @@ fn find(
             kinds::Rule::Places { .. } => {}
         }
     }
+    let mut by_node: HashMap<&str, Vec<Place<'_>>> = HashMap::new();
+    for kind in active {
+        if let kinds::Rule::Places { nodes, find } = kind.kind.rule {
+            for node in nodes {
+                by_node.entry(node).or_default().push((kind, find));
+            }
+        }
+    }
     for index in 0..source.n_nodes() {
         let node = source.node(index);
         let Some(unit) = code.unit(node).filter(|_| code.is_open(node)) else {
             continue;
         };
-        for kind in active {
-            if let kinds::Rule::Places { nodes, find } = kind.kind.rule
-                && node.is_any(nodes)
-            {
-                let mut bugs = Bugs::default();
-                find(&code, node, &mut bugs);
-                list.add_all(kind, unit, bugs);
-            }
+        for (kind, find) in by_node.get(node.kind()).into_iter().flatten() {
+            let mut bugs = Bugs::default();
+            find(&code, node, &mut bugs);
+            list.add_all(kind, unit, bugs);
         }
     }
     Ok(list.found)

@@ -31,12 +31,17 @@ fn mix(mut z: u64) -> u64 {
 pub(crate) struct Coin {
     state: u64,
     likelihood: f64,
+    was_thrown: bool,
 }
 
 impl Coin {
     /// A coin that falls on its head with `likelihood`.
     pub(crate) fn new(state: u64, likelihood: f64) -> Self {
-        Coin { state, likelihood }
+        Coin {
+            state,
+            likelihood,
+            was_thrown: false,
+        }
     }
 
     fn next(&mut self) -> u64 {
@@ -46,8 +51,14 @@ impl Coin {
 
     /// Throws it.
     pub(crate) fn flip(&mut self) -> bool {
+        self.was_thrown = true;
         // 53 bits fill a double exactly.
         ((self.next() >> 11) as f64) / ((1u64 << 53) as f64) < self.likelihood
+    }
+
+    /// Whether it was thrown at all.
+    pub(crate) fn was_thrown(&self) -> bool {
+        self.was_thrown
     }
 
     /// A number below `n`, which is not 0. The bias of the remainder is below 2^-50 for the small

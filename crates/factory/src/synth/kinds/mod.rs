@@ -48,6 +48,16 @@ list![
     string_method,
     swapped_branches,
     variable_misuse,
+    accumulation,
+    aggregate,
+    attribute_misuse,
+    branch_removed,
+    call_removed,
+    condition_dropped,
+    conversion_removed,
+    guard_removed,
+    ordering,
+    unpacking_order,
 ];
 
 /// All kinds, in an order that does not change: new ones come last.
