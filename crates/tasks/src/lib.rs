@@ -7,6 +7,7 @@
 pub mod archive;
 pub mod cache;
 mod error;
+pub mod export;
 pub mod fetch;
 pub mod git;
 pub mod harbor;

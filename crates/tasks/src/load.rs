@@ -96,8 +96,10 @@ fn detect(path: &Path) -> Result<TaskFormat, LoadError> {
         if let Some(mut record) = first
             && record.has("instance_id")
         {
+            // A task keeps its id in whatever format it is written, and SWE-smith has no test patch.
+            let has_test_patch = record.has("test_patch");
             let id = record.take_id("instance_id")?;
-            return Ok(if swesmith::is_own_id(id.as_str()) {
+            return Ok(if swesmith::is_own_id(id.as_str()) && !has_test_patch {
                 TaskFormat::SweSmith
             } else {
                 TaskFormat::SweBench
@@ -129,7 +131,7 @@ pub fn import(
         .tempdir_in(parent)
         .map_err(failed)?;
     let unpacked = work.path().join("archive");
-    let loaded = if archive::is_archive(source) {
+    let mut loaded = if archive::is_archive(source) {
         archive::extract(source, &unpacked, &ArchiveLimits::default())
             .map_err(|error| LoadError::read(source, error.to_string()))?;
         load(&inside(&unpacked), format)?
@@ -139,6 +141,16 @@ pub fn import(
     if let Some(task) = loaded.tasks.iter().find(|task| harbor::has_steps(task)) {
         let cause = Cause::Unsupported("a task of several steps cannot be stored".to_owned());
         return Err(LoadError::read(source, cause).in_record(task.id.to_string()));
+    }
+    let n_read = loaded.tasks.len();
+    loaded
+        .tasks
+        .retain(|task| !task.statement.trim().is_empty());
+    if loaded.tasks.len() < n_read {
+        loaded.warnings.push(format!(
+            "left out: {} tasks have no statement, and a native task needs one",
+            n_read - loaded.tasks.len()
+        ));
     }
     let digest = if source.is_dir() {
         let tree = read_tree(source, &TreeLimits::default())

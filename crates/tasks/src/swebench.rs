@@ -16,6 +16,7 @@ use temper_core::{
 
 use crate::{
     error::{Cause, LoadError},
+    export::{self, Kind},
     load::Loaded,
     records::{self, Record},
 };
@@ -28,18 +29,49 @@ pub(crate) const TIMEOUT_SECONDS: u64 = 1800;
 /// Reads a file of instances.
 pub fn read(path: &Path, rules: ResolutionRules) -> Result<Loaded, LoadError> {
     let mut ids = Ids::default();
-    let tasks = records::read(path, "instance_id")?
-        .into_iter()
-        .map(|mut record| {
-            let id = record.take_id("instance_id")?;
-            ids.add(&record, &id)?;
-            task(record, id, rules)
-        })
-        .collect::<Result<_, _>>()?;
-    Ok(Loaded {
-        tasks,
-        warnings: Vec::new(),
-    })
+    let mut warnings = Vec::new();
+    let mut tasks = Vec::new();
+    for mut record in records::read(path, "instance_id")? {
+        let mut original = record.fields().clone();
+        let id = record.take_id("instance_id")?;
+        let read = match export::restored(Kind::SweBench, &original, &mut warnings) {
+            Some(read) => read,
+            None => {
+                record.drop_field(export::FIELD);
+                original.shift_remove(export::FIELD);
+                ids.add(&record, &id)?;
+                let mut read = task(record, id, rules)?;
+                export::after_reading(Kind::SweBench, &original, &mut read);
+                tasks.push(read);
+                continue;
+            }
+        };
+        ids.add(&record, &read.id)?;
+        tasks.push(read);
+    }
+    Ok(Loaded { tasks, warnings })
+}
+
+/// The task of a row that does not come from a file; `None` where a file with it would be refused.
+pub(crate) fn read_row(row: &serde_json::Map<String, serde_json::Value>) -> Option<Task> {
+    let mut record = Record::of(Path::new(""), row.clone());
+    let id = record.take_id("instance_id").ok()?;
+    task(record, id, ResolutionRules::SweBench4).ok()
+}
+
+/// The parser and the commands that the harness binds to a repository.
+pub(crate) fn harness(
+    repository: &str,
+    version: &str,
+    test_patch: &Patch,
+) -> (Option<&'static str>, Option<String>) {
+    match harness_entry(repository) {
+        Some((parser, command)) => (
+            Some(parser),
+            Some(full_command(repository, version, command, test_patch)),
+        ),
+        None => (None, None),
+    }
 }
 
 /// The image of an instance, where its record names none.
@@ -250,7 +282,7 @@ fn django_label(file: &str) -> String {
 }
 
 /// A word of the shell, quoted only where it must be, so that commands stay readable.
-fn word(text: &str) -> String {
+pub(crate) fn word(text: &str) -> String {
     let plain = !text.is_empty()
         && !text.starts_with('-')
         && text

@@ -17,6 +17,7 @@ use temper_core::{
 
 use crate::{
     error::{Cause, LoadError},
+    export::{self, Kind},
     load::Loaded,
     records::{self, Record},
     swebench::{Ids, TIMEOUT_SECONDS, WORK_TREE},
@@ -58,18 +59,27 @@ pub fn read(path: &Path, rules: ResolutionRules) -> Result<Loaded, LoadError> {
     let mut tasks = Vec::new();
     let mut left_out = Vec::new();
     let mut n_without_statement = 0;
+    let mut warnings = Vec::new();
     for mut record in records::read(path, "instance_id")? {
+        let mut original = record.fields().clone();
         let id = record.take_id("instance_id")?;
+        if let Some(task) = export::restored(Kind::SweSmith, &original, &mut warnings) {
+            ids.add(&record, &task.id)?;
+            tasks.push(task);
+            continue;
+        }
+        record.drop_field(export::FIELD);
+        original.shift_remove(export::FIELD);
         ids.add(&record, &id)?;
         match task(record, id.clone(), rules)? {
-            Some(task) => {
+            Some(mut task) => {
+                export::after_reading(Kind::SweSmith, &original, &mut task);
                 n_without_statement += usize::from(task.statement.trim().is_empty());
                 tasks.push(task);
             }
             None => left_out.push(id),
         }
     }
-    let mut warnings = Vec::new();
     if let Some(first) = left_out.first() {
         let problem = format!(
             "{} instances have tests that no log parser here reads (the first is {first})",
@@ -86,6 +96,13 @@ pub fn read(path: &Path, rules: ResolutionRules) -> Result<Loaded, LoadError> {
         ));
     }
     Ok(Loaded { tasks, warnings })
+}
+
+/// The task of a row that does not come from a file; `None` where it would be left out or refused.
+pub(crate) fn read_row(row: &serde_json::Map<String, serde_json::Value>) -> Option<Task> {
+    let mut record = Record::of(Path::new(""), row.clone());
+    let id = record.take_id("instance_id").ok()?;
+    task(record, id, ResolutionRules::SweSmith009).ok()?
 }
 
 fn task(

@@ -9,24 +9,30 @@
 
 mod check;
 pub mod config;
+mod kept;
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use temper_core::{
-    SourceGroup, Split, Task, TaskId,
+    Digest, SourceGroup, Split, Task, TaskId, Tree,
     task::{Environment, Oracle, Origin, Start, TaskFormat, Verifier},
 };
 
 use crate::{
     error::{Cause, LoadError, read_bounded, read_text},
+    export::{self, Carried},
     load::Loaded,
+    tree_io::{TreeLimits, read_tree},
 };
 pub use config::Config;
 use config::{EnvironmentMode, NetworkMode, Os};
+pub(crate) use kept::kept_files;
 
 /// The manifest's name.
 pub const TASK_FILE: &str = "task.toml";
+/// The statement's name.
+pub(crate) const INSTRUCTION_FILE: &str = "instruction.md";
 /// The key of the configuration in a task's metadata.
 const CONFIG: &str = "harbor";
 /// The key of the steps' instructions in a task's metadata.
@@ -155,6 +161,17 @@ fn read_task(directory: &Path, warnings: &mut Vec<String>) -> Result<Task, LoadE
     })?;
     let notes = check::check(&mut config)
         .map_err(|(field, text)| LoadError::read(&file, text).in_field(field))?;
+    let carried = config.metadata.shift_remove(export::FIELD);
+    if let Some(carried) = &carried {
+        match restored(carried, &config, &directory) {
+            Ok(task) => return Ok(task),
+            Err(problem) => warnings.push(format!(
+                "{}: metadata.{} is not used: {problem}",
+                directory.display(),
+                export::FIELD
+            )),
+        }
+    }
 
     let name = match &config.task {
         Some(task) => task.name.clone(),
@@ -184,7 +201,7 @@ fn read_task(directory: &Path, warnings: &mut Vec<String>) -> Result<Task, LoadE
     let statement = match steps.first() {
         // What the agent would be asked first; the other steps' instructions are in the metadata.
         Some(Value::String(first)) => first.clone(),
-        _ => read_instruction(&directory, &directory.join("instruction.md"))?,
+        _ => read_instruction(&directory, &directory.join(INSTRUCTION_FILE))?,
     };
 
     let tests = directory.join("tests");
@@ -217,6 +234,25 @@ fn read_task(directory: &Path, warnings: &mut Vec<String>) -> Result<Task, LoadE
     let value =
         serde_json::to_value(&config).map_err(|error| LoadError::read(&file, error.to_string()))?;
     metadata.insert(CONFIG.to_owned(), value);
+    if steps.is_empty() {
+        // A carried task that does not fit has been named in a warning and is not kept.
+        let manifest = carried.is_none().then_some(text.as_str());
+        let kept = kept::keep(
+            &directory,
+            manifest,
+            &config,
+            &statement,
+            matches!(environment, Environment::Dockerfile { .. }),
+            oracle.is_some(),
+        );
+        match kept {
+            Ok(Some(kept)) => {
+                metadata.insert(kept::KEY.to_owned(), kept);
+            }
+            Ok(None) => {}
+            Err(problem) => warnings.push(format!("{}: {problem}", directory.display())),
+        }
+    }
     if !steps.is_empty() {
         metadata.insert(STEPS.to_owned(), Value::Array(steps));
     }
@@ -240,6 +276,47 @@ fn read_task(directory: &Path, warnings: &mut Vec<String>) -> Result<Task, LoadE
         metadata,
         construction: None,
     })
+}
+
+/// The task that an export put into the metadata, if it belongs to these files.
+fn restored(carried: &Value, config: &Config, directory: &Path) -> Result<Task, String> {
+    let carried = Carried::read(carried)?;
+    let tree = read_tree(directory, &TreeLimits::default()).map_err(|error| error.to_string())?;
+    if !carried.agrees(&agreement(&tree, config)) {
+        return Err("files or settings were changed since it was written".to_owned());
+    }
+    let statement = read_instruction(directory, &directory.join(INSTRUCTION_FILE))
+        .map_err(|error| error.to_string())?;
+    let mut task = carried.into_task(statement, None, None, Some(directory))?;
+    task.format = TaskFormat::Harbor;
+    Ok(task)
+}
+
+/// What a carried task must agree with: the settings, and every file but the statement.
+pub(crate) fn agreement(tree: &Tree, config: &Config) -> Digest {
+    let files: Tree = tree
+        .iter()
+        .filter(|(path, _)| {
+            ![TASK_FILE, INSTRUCTION_FILE]
+                .iter()
+                .any(|name| name.as_bytes() == path.as_bytes())
+        })
+        .map(|(path, entry)| (path.clone(), entry.clone()))
+        .collect();
+    Digest::of_value(&(temper_core::tree::digest(&files), config))
+}
+
+/// Reads and checks the text of a `task.toml`; with what there is to say about it.
+pub(crate) fn parse_config(text: &str) -> Result<(Config, Vec<String>), String> {
+    let mut config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
+    let notes =
+        check::check(&mut config).map_err(|(field, problem)| format!("{field}: {problem}"))?;
+    Ok((config, notes))
+}
+
+/// What an agent is shown of an instruction.
+pub(crate) fn statement_of(instruction: &str) -> &str {
+    without_canary(instruction)
 }
 
 fn environment(config: &Config, directory: &Path) -> Result<Environment, LoadError> {

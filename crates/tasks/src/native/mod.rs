@@ -4,6 +4,7 @@
 //! Files that a manifest names must lie in the task's directory, links included, so that a task
 //! that came from elsewhere cannot read this machine's files into a statement or a patch.
 
+mod check;
 mod manifest;
 mod write;
 
@@ -13,7 +14,7 @@ use std::{
 };
 
 use temper_core::{
-    Patch, Task, TestId, TreePath,
+    Patch, Task, TreePath,
     task::{Environment, HiddenSource, Oracle, Start, TaskFormat, TestLists, Verifier},
 };
 
@@ -26,6 +27,7 @@ use manifest::{
     TestListsTable, VerifierTable,
 };
 
+pub(crate) use check::check;
 pub use write::{write_suite, write_task};
 
 /// The manifest's name.
@@ -279,7 +281,8 @@ impl Reader<'_> {
                     self.tree_path(file, "verifier.test_files")?;
                 }
                 let (public, hidden) = (lists(public), lists(hidden));
-                self.check_lists(&[("public", &public), ("hidden", &hidden)], &test_files)?;
+                check::lists(&[("public", &public), ("hidden", &hidden)], &test_files)
+                    .map_err(|(field, cause)| self.error(cause, &field))?;
                 let hidden_source = match hidden_source {
                     HiddenSourceTable::SourceDistribution {} => {
                         if !matches!(start, Start::SourceDistribution { .. }) {
@@ -398,47 +401,6 @@ impl Reader<'_> {
                 "verifier.timeout_seconds",
             ))
         }
-    }
-
-    /// Each test once, each in one of the test files, and something that must begin to pass.
-    fn check_lists(
-        &self,
-        layers: &[(&str, &TestLists)],
-        test_files: &[String],
-    ) -> Result<(), LoadError> {
-        let mut seen: BTreeMap<&TestId, String> = BTreeMap::new();
-        for (layer, lists) in layers {
-            for (name, tests) in [
-                ("fail_to_pass", &lists.fail_to_pass),
-                ("pass_to_pass", &lists.pass_to_pass),
-            ] {
-                let field = format!("verifier.{layer}.{name}");
-                for test in tests {
-                    let file = test.as_str().split("::").next().unwrap_or_default();
-                    if !test_files.iter().any(|known| known == file) {
-                        let problem = format!("{test} is in none of the test files");
-                        return Err(self.error(problem, &field));
-                    }
-                    if let Some(first) = seen.insert(test, field.clone()) {
-                        let cause = Cause::Duplicate {
-                            id: test.to_string(),
-                            first,
-                        };
-                        return Err(self.error(cause, &field));
-                    }
-                }
-            }
-        }
-        if layers
-            .iter()
-            .all(|(_, lists)| lists.fail_to_pass.is_empty())
-        {
-            return Err(self.error(
-                "no test is listed as fail-to-pass, so nothing could be solved".to_owned(),
-                "verifier",
-            ));
-        }
-        Ok(())
     }
 
     fn tree_path(&self, text: &str, field: &str) -> Result<TreePath, LoadError> {

@@ -3,6 +3,7 @@
 
 mod json;
 mod parquet;
+mod parquet_write;
 
 use std::path::Path;
 
@@ -10,6 +11,12 @@ use serde_json::{Map, Value};
 use temper_core::{Patch, TaskId, TestId};
 
 use crate::error::{Cause, LoadError, shorten};
+
+pub(crate) use parquet_write::write as write_parquet;
+
+/// A column of Parquet files that holds, as JSON text, the fields of a row that have no column of
+/// their own, because not every row has them or their types differ.
+pub(crate) const FIELDS: &str = "temper_fields";
 
 /// More records than any published set of tasks holds.
 const MAX_RECORDS: usize = 500_000;
@@ -67,7 +74,36 @@ pub(crate) fn read<'a>(path: &'a Path, id_field: &str) -> Result<Vec<Record<'a>>
         .collect())
 }
 
+/// A list of tests as a field holds it: a list, or a text that holds one as JSON.
+pub(crate) fn tests_of(value: Option<&Value>) -> Option<Vec<TestId>> {
+    match value? {
+        Value::String(text) => serde_json::from_str(text).ok(),
+        list => serde_json::from_value(list.clone()).ok(),
+    }
+}
+
+impl<'a> Record<'a> {
+    /// A record of `file` that was not read from there.
+    pub(crate) fn of(file: &'a Path, fields: Map<String, Value>) -> Record<'a> {
+        Record {
+            file,
+            name: String::new(),
+            fields,
+        }
+    }
+}
+
 impl Record<'_> {
+    /// Every field that nobody took yet.
+    pub(crate) fn fields(&self) -> &Map<String, Value> {
+        &self.fields
+    }
+
+    /// Takes a field away, whatever it holds.
+    pub(crate) fn drop_field(&mut self, field: &str) {
+        self.fields.shift_remove(field);
+    }
+
     /// An error about this record.
     pub(crate) fn error(&self, cause: impl Into<Cause>, field: &str) -> LoadError {
         LoadError::read(self.file, cause)

@@ -52,7 +52,9 @@ fn read_rows(path: &Path, file: fs::File) -> Result<Vec<Map<String, Value>>, Loa
         let fields = row
             .map_err(syntax)
             .and_then(|row| {
-                object(row).map_err(|(field, cause)| LoadError::read(path, cause).in_field(field))
+                object(row)
+                    .and_then(with_own_fields)
+                    .map_err(|(field, cause)| LoadError::read(path, cause).in_field(field))
             })
             .map_err(|error| error.in_record(number.to_string()))?;
         records.push(fields);
@@ -70,6 +72,18 @@ fn object(row: Row) -> Result<Map<String, Value>, Refused> {
             Ok((name, value))
         })
         .collect()
+}
+
+/// Puts the fields that had no column of their own back into the row.
+fn with_own_fields(mut fields: Map<String, Value>) -> Result<Map<String, Value>, Refused> {
+    if let Some(own) = fields.shift_remove(super::FIELDS)
+        && let Value::String(text) = own
+    {
+        let own: Map<String, Value> = serde_json::from_str(&text)
+            .map_err(|error| (super::FIELDS.to_owned(), Cause::Syntax(error.to_string())))?;
+        fields.extend(own);
+    }
+    Ok(fields)
 }
 
 fn value(field: &Field) -> Result<Value, Cause> {
