@@ -55,6 +55,12 @@ pub struct MutationAudit {
     pub survivors: Vec<Survivor>,
     /// Left out because they compile to the same code or were found equivalent.
     pub n_equivalent: u32,
+    /// Left out because no test of the repository executes the lines that they change.
+    #[serde(default)]
+    pub n_uncovered: u32,
+    /// Hidden tests that were added because they alone notice some of these versions.
+    #[serde(default)]
+    pub n_added_tests: u32,
 }
 
 /// A wrong version of the fixed code that the task's tests accept.

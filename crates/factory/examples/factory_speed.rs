@@ -1,20 +1,35 @@
 //! What measuring, screening and proving cost on a repository: core-seconds for each candidate.
 //!
-//!     factory_speed TREE SITE_PACKAGES CANDIDATES.jsonl [WORKERS] [--whole N]
+//!     factory_speed TREE SITE_PACKAGES CANDIDATES.jsonl [WORKERS [N_PROVEN [N_WHOLE]]]
 //!
 //! TREE is a repository, SITE_PACKAGES a directory with pytest, CANDIDATES one candidate a line.
-//! `--whole N` also runs the whole test command for each of the first N candidates.
+//! The first N_PROVEN tasks are proven, once each. N_WHOLE candidates, spread over all, are run
+//! with the whole test command as well, and what fails is compared.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use std::{collections::BTreeMap, path::Path, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    time::{Duration, Instant},
+};
 
-use temper_core::{TreePath, task::PreparedMount};
+use temper_core::{
+    Digest, Entry, PreparedTask, SourceGroup, Split, Task, TaskId, TestId, TreePath, patch,
+    task::{
+        Environment, HiddenSource, Oracle, Origin, PreparedMount, Start, TaskFormat, Verifier,
+    },
+    tree::Changes,
+};
 use temper_factory::{
     Candidate,
+    hidden::{Division, TestSources},
     measure::{MeasureOptions, coverage::Index, measure},
     pool::{Subject, Workshop},
-    prove::{ScreenOptions, screen},
+    prove::{
+        Kills, ListOptions, ScreenOptions, Status, equivalents, lists, prove, screen,
+        screen::changes_of, whole::whole_command,
+    },
 };
 use temper_sandbox::{
     Limits,
@@ -139,8 +154,209 @@ fn main() {
         "  {:.1} tests for each",
         n_tests as f64 / screened.len() as f64
     );
+    println!("  digest {}", Digest::of_value(&screened).short());
+
+    let (equivalent, cost) = equivalents(&subject, &workshop, &candidates, &screened).unwrap();
     println!(
-        "  digest {}",
-        temper_core::Digest::of_value(&screened).short()
+        "equivalence: {} of the survivors; {:.1} core-seconds",
+        equivalent.len(),
+        cost.core_seconds
     );
+    let kills = Kills::new(&index, &candidates, &screened, &equivalent);
+    let ids: Vec<TestId> = measurement
+        .tests
+        .iter()
+        .map(|test| test.id.clone())
+        .chain(measurement.excluded.iter().map(|test| test.id.clone()))
+        .collect();
+    let read = |path: &TreePath| std::fs::read(subject.tree.join(path.as_os_path())).ok();
+    let sources = TestSources::new(&ids, read);
+    let mut tasks: Vec<(usize, Division)> = Vec::new();
+    let (mut n_refused, mut n_survivors, mut n_mutants, mut n_added) = (0, 0, 0, 0);
+    let mut n_hidden = 0;
+    let begun = Instant::now();
+    for (number, one) in screened.iter().enumerate() {
+        if one.status != Status::Killed {
+            continue;
+        }
+        let lists = lists(&measurement, one, &ListOptions::default());
+        let Ok(mut division) = sources.divide(&one.candidate, &lists) else {
+            n_refused += 1;
+            continue;
+        };
+        let audit = kills.audit(number, &division.public, &division.hidden);
+        let more = kills.strengthen(number, &audit, 10);
+        n_added += more.len();
+        division.add_hidden(more);
+        let audit = kills.audit(number, &division.public, &division.hidden);
+        n_mutants += audit.numbers.n_mutants;
+        n_hidden += audit.numbers.n_killed_hidden;
+        n_survivors += audit.survivors.len();
+        tasks.push((number, division));
+    }
+    println!(
+        "tasks: {} and {n_refused} with nothing to hide; {n_mutants} mutants of their fixes, {n_hidden} noticed by hidden tests only, {n_survivors} survive, {n_added} tests added; {:.2} s",
+        tasks.len(),
+        begun.elapsed().as_secs_f64()
+    );
+
+    let n_proven = arguments.get(4).map_or(0, |n| n.parse().unwrap());
+    let step = (tasks.len() / usize::max(n_proven, 1)).max(1);
+    let directory = tempfile::tempdir().unwrap();
+    let prepared: Vec<PreparedTask> = tasks
+        .iter()
+        .step_by(step)
+        .take(n_proven)
+        .map(|(number, division)| {
+            lay_out(
+                &subject,
+                &candidates[*number],
+                division,
+                *number,
+                directory.path(),
+            )
+        })
+        .collect();
+    let begun = Instant::now();
+    let (proofs, cost) = prove(&workshop, &prepared, 1);
+    if !proofs.is_empty() {
+        println!(
+            "prove: {} of {} hold; {:.1} core-seconds, {:.1} s, {:.3} core-seconds each, {:.1} sandboxes each",
+            proofs.iter().filter(|proof| proof.holds()).count(),
+            proofs.len(),
+            cost.core_seconds,
+            begun.elapsed().as_secs_f64(),
+            cost.core_seconds / proofs.len() as f64,
+            cost.n_sandboxes as f64 / proofs.len() as f64,
+        );
+    }
+    for (proof, task) in proofs.iter().zip(&prepared) {
+        if let Some(finding) = proof.findings.first() {
+            println!("  {}: {finding:?}", task.task.id);
+        }
+    }
+
+    let n_whole = arguments.get(5).map_or(0, |n| n.parse().unwrap());
+    let step = (candidates.len() / usize::max(n_whole, 1)).max(1);
+    let chosen: Vec<usize> = (0..candidates.len()).step_by(step).take(n_whole).collect();
+    let some: Vec<Candidate> = chosen.iter().map(|n| candidates[*n].clone()).collect();
+    let begun = Instant::now();
+    let (whole, cost) =
+        whole_command(&subject, &workshop, &some, Duration::from_secs(120)).unwrap();
+    if whole.is_empty() {
+        return;
+    }
+    let trusted: BTreeSet<&str> = measurement.tests.iter().map(|t| t.id.as_str()).collect();
+    let mut n_same = 0;
+    for (number, failing) in chosen.iter().zip(&whole) {
+        let one = &screened[*number];
+        let ours: BTreeSet<&str> = one
+            .failing
+            .iter()
+            .map(|t| measurement.id(*t).as_str())
+            .collect();
+        let theirs: BTreeSet<&str> = failing
+            .iter()
+            .flatten()
+            .map(String::as_str)
+            .filter(|id| trusted.contains(id))
+            .collect();
+        if ours == theirs {
+            n_same += 1;
+        } else {
+            println!(
+                "  {:?} {}: screen {} failing, whole command {:?}",
+                one.status,
+                candidates[*number].places[0].file,
+                ours.len(),
+                failing.as_ref().map(|_| theirs.len()),
+            );
+        }
+    }
+    println!(
+        "whole command: {} candidates, the same tests fail for {n_same}; {:.1} core-seconds, {:.1} s, {:.3} core-seconds each",
+        whole.len(),
+        cost.core_seconds,
+        begun.elapsed().as_secs_f64(),
+        cost.core_seconds / whole.len() as f64,
+    );
+}
+
+/// A task whose start lies in a directory of its own.
+fn lay_out(
+    subject: &Subject,
+    candidate: &Candidate,
+    division: &Division,
+    number: usize,
+    directory: &Path,
+) -> PreparedTask {
+    let own = directory.join(number.to_string());
+    std::fs::create_dir_all(&own).unwrap();
+    let (start, hidden) = (own.join("start"), own.join("hidden"));
+    let copied = std::process::Command::new("cp")
+        .arg("-r")
+        .arg(&subject.tree)
+        .arg(&start)
+        .status()
+        .unwrap();
+    assert!(copied.success());
+    write(&start, &changes_of(subject, candidate).unwrap());
+    write(&start, &division.changes);
+    for file in &division.test_files {
+        let content = std::fs::read(subject.tree.join(file)).unwrap();
+        let path = TreePath::new(file.as_str()).unwrap();
+        write(&hidden, &[(path, Some(Entry::file(content)))].into());
+    }
+    PreparedTask {
+        task: Task {
+            id: TaskId::new(format!("task-{number}")).unwrap(),
+            format: TaskFormat::Native,
+            statement: "Mend it.".into(),
+            start: Start::Directory {
+                path: start.clone(),
+                digest: Digest::of(b""),
+            },
+            environment: Environment::Python {
+                requires_python: ">=3.9".into(),
+                wheels: Vec::new(),
+                python_path: vec![".".into()],
+            },
+            verifier: Verifier::Pytest {
+                public: division.public.clone(),
+                hidden: division.hidden.clone(),
+                test_files: division.test_files.clone(),
+                hidden_source: HiddenSource::Directory {
+                    path: hidden.clone(),
+                },
+                arguments: subject.arguments.clone(),
+                timeout_seconds: 60,
+            },
+            oracle: Some(Oracle::Patch {
+                patch: patch::reverse(&candidate.patch).unwrap(),
+            }),
+            origin: Origin::default(),
+            source_group: SourceGroup::new("speed").unwrap(),
+            split: Split::Train,
+            metadata: Default::default(),
+            construction: None,
+        },
+        start_tree: Some(start),
+        hidden_tests: Some(hidden),
+        mounts: subject.mounts.clone(),
+        variables: subject.variables.clone(),
+        image: None,
+        work_tree: subject.work_tree.clone(),
+        setup: Vec::new(),
+        environment_digest: Digest::of(b""),
+    }
+}
+
+fn write(root: &Path, changes: &Changes) {
+    for (path, entry) in changes {
+        if let Some(Entry::File { content, .. }) = entry {
+            let path = root.join(path.as_os_path());
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, content).unwrap();
+        }
+    }
 }

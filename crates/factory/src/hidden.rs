@@ -91,6 +91,26 @@ struct Source {
     removable: BTreeSet<(Vec<String>, String)>,
 }
 
+impl Division {
+    /// Adds tests to the hidden pass-to-pass ones, unless they are listed already.
+    pub fn add_hidden(&mut self, tests: Vec<TestId>) {
+        let listed: BTreeSet<TestId> = [&self.public, &self.hidden]
+            .into_iter()
+            .flat_map(|lists| lists.fail_to_pass.iter().chain(&lists.pass_to_pass))
+            .cloned()
+            .collect();
+        let mut files: BTreeSet<String> = self.test_files.drain(..).collect();
+        for test in tests {
+            if listed.contains(&test) {
+                continue;
+            }
+            files.extend(Function::of(&test).map(|function| function.file));
+            self.hidden.pass_to_pass.push(test);
+        }
+        self.test_files = files.into_iter().collect();
+    }
+}
+
 impl<'a> TestSources<'a> {
     /// `ids` are all tests of the repository, trusted or not; `read` gives pristine files.
     pub fn new<'i>(

@@ -10,8 +10,8 @@
 
 use std::{
     collections::{BTreeSet, VecDeque},
-    sync::{Mutex, PoisonError},
-    time::{Duration, Instant},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
@@ -21,8 +21,8 @@ use temper_core::{
     tree::Changes,
 };
 use temper_sandbox::{
-    Backend, Command, Demand, ExitStatus, Limits, Network, Protection, Root, SandboxError,
-    SandboxSpec, WorkTree,
+    Backend, Command, Demand, Execution, ExitStatus, Limits, Network, Protection, Root, Sandbox,
+    SandboxError, SandboxSpec, Usage, WorkTree,
     verify::{
         channel::{self, Key, Line},
         excerpt,
@@ -106,6 +106,101 @@ impl Cost {
     pub fn add(&mut self, other: Cost) {
         self.core_seconds += other.core_seconds;
         self.n_sandboxes += other.n_sandboxes;
+    }
+}
+
+/// A backend that adds up what its sandboxes consumed.
+pub struct Metered<'a> {
+    inner: &'a dyn Backend,
+    cost: Arc<Mutex<Cost>>,
+}
+
+impl<'a> Metered<'a> {
+    /// Passes everything on to `inner`.
+    pub fn new(inner: &'a dyn Backend) -> Self {
+        Metered {
+            inner,
+            cost: Arc::default(),
+        }
+    }
+
+    /// What the sandboxes that are gone consumed.
+    pub fn cost(&self) -> Cost {
+        *self.cost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Backend for Metered<'_> {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn protections(&self) -> Result<temper_sandbox::Protections, SandboxError> {
+        self.inner.protections()
+    }
+
+    fn start(&self, spec: &SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
+        Ok(Box::new(MeteredSandbox {
+            inner: Some(self.inner.start(spec)?),
+            cost: Arc::clone(&self.cost),
+        }))
+    }
+}
+
+struct MeteredSandbox {
+    /// Present until it is stopped.
+    inner: Option<Box<dyn Sandbox>>,
+    cost: Arc<Mutex<Cost>>,
+}
+
+impl MeteredSandbox {
+    fn live(&mut self) -> Result<&mut dyn Sandbox, SandboxError> {
+        match &mut self.inner {
+            Some(inner) => Ok(inner.as_mut()),
+            None => Err(SandboxError::Ended("it was stopped".into())),
+        }
+    }
+
+    fn end(&mut self) -> Result<Usage, SandboxError> {
+        let Some(inner) = self.inner.take() else {
+            return Ok(Usage::default());
+        };
+        let usage = inner.stop()?;
+        let mut cost = self.cost.lock().unwrap_or_else(PoisonError::into_inner);
+        cost.add(Cost {
+            core_seconds: usage.cpu_seconds.unwrap_or(usage.wall_seconds),
+            n_sandboxes: 1,
+        });
+        Ok(usage)
+    }
+}
+
+impl Drop for MeteredSandbox {
+    fn drop(&mut self) {
+        // A sandbox that cannot say what it consumed is gone all the same.
+        let _ = self.end();
+    }
+}
+
+impl Sandbox for MeteredSandbox {
+    fn exec(&mut self, command: &Command) -> Result<Execution, SandboxError> {
+        self.live()?.exec(command)
+    }
+
+    fn write_files(&mut self, files: &[InjectedFile]) -> Result<(), SandboxError> {
+        self.live()?.write_files(files)
+    }
+
+    fn read_file(&mut self, path: &str, max_bytes: u64) -> Result<Option<Vec<u8>>, SandboxError> {
+        self.live()?.read_file(path, max_bytes)
+    }
+
+    fn changes(&mut self) -> Result<Changes, SandboxError> {
+        self.live()?.changes()
+    }
+
+    fn stop(mut self: Box<Self>) -> Result<Usage, SandboxError> {
+        self.end()
     }
 }
 
@@ -490,11 +585,16 @@ struct Batch {
     cost: Cost,
 }
 
-fn specification(subject: &Subject, workshop: &Workshop<'_>) -> SandboxSpec {
+/// Starts a sandbox with the subject's pristine files.
+pub(crate) fn start(
+    subject: &Subject,
+    workshop: &Workshop<'_>,
+    backend: &dyn Backend,
+) -> Result<Box<dyn Sandbox>, SandboxError> {
     let mut demand = workshop.demand.clone();
     // The pool kills whatever it finds running.
     demand.0.insert(Protection::ProcessesIsolated);
-    SandboxSpec {
+    backend.start(&SandboxSpec {
         root: Root::Host,
         work_tree: WorkTree {
             start: Some(subject.tree.clone()),
@@ -514,19 +614,18 @@ fn specification(subject: &Subject, workshop: &Workshop<'_>) -> SandboxSpec {
         network: Network::None,
         demand,
         label: workshop.label.clone(),
-    }
+    })
 }
 
-/// Starts a sandbox with the subject's pristine files, for one of Temper's own programs.
+/// Runs one of Temper's own programs in a sandbox with the subject's pristine files.
 pub(crate) fn execute(
     subject: &Subject,
     workshop: &Workshop<'_>,
     files: &[(&str, String)],
     command: impl FnOnce(&str) -> String,
     timeout: Duration,
-) -> Result<(temper_sandbox::Execution, Cost), PoolError> {
-    let started = Instant::now();
-    let mut sandbox = workshop.backend.start(&specification(subject, workshop))?;
+) -> Result<(Execution, Cost), PoolError> {
+    let mut sandbox = start(subject, workshop, workshop.backend)?;
     let from = format!(
         "/tmp/temper-{}",
         random_hex(8).map_err(PoolError::Randomness)?
@@ -546,9 +645,7 @@ pub(crate) fn execute(
     let execution = sandbox.exec(&command)?;
     let usage = sandbox.stop()?;
     let cost = Cost {
-        core_seconds: usage
-            .cpu_seconds
-            .unwrap_or_else(|| started.elapsed().as_secs_f64()),
+        core_seconds: usage.cpu_seconds.unwrap_or(usage.wall_seconds),
         n_sandboxes: 1,
     };
     Ok((execution, cost))

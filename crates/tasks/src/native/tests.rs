@@ -322,6 +322,8 @@ fn variants(folder: &Path) -> Vec<Task> {
                         patch: patch(),
                     }],
                     n_equivalent: 0,
+                    n_uncovered: 1,
+                    n_added_tests: 0,
                 }),
             }),
             ..base.clone()
