@@ -16,9 +16,7 @@ use std::{
 
 use temper_core::{
     Digest, Entry, PreparedTask, SourceGroup, Split, Task, TaskId, TestId, TreePath, patch,
-    task::{
-        Environment, HiddenSource, Oracle, Origin, PreparedMount, Start, TaskFormat, Verifier,
-    },
+    task::{Environment, HiddenSource, Oracle, Origin, PreparedMount, Start, TaskFormat, Verifier},
     tree::Changes,
 };
 use temper_factory::{

@@ -682,7 +682,7 @@ fn run_batch(
         ],
         |from| {
             format!(
-                "exec \"$python\" -I -B {}",
+                "exec \"$python\" -I -S -B {}",
                 shell_quote(&format!("{from}/pool.py"))
             )
         },

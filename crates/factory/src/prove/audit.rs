@@ -87,7 +87,7 @@ pub fn equivalents(
             ],
             |from| {
                 format!(
-                    "exec \"$python\" -I -B {}",
+                    "exec \"$python\" -I -S -B {}",
                     shell_quote(&format!("{from}/equivalence.py"))
                 )
             },
@@ -119,8 +119,7 @@ fn same_code(output: &[u8]) -> BTreeSet<usize> {
     let mut same: BTreeMap<usize, bool> = BTreeMap::new();
     for line in &lines {
         let Some(number) = line.n else { continue };
-        let equal =
-            line.code.is_some() && pristine.get(line.file.as_str()) == Some(&&line.code);
+        let equal = line.code.is_some() && pristine.get(line.file.as_str()) == Some(&&line.code);
         *same.entry(number).or_insert(true) &= equal;
     }
     same.into_iter()

@@ -44,7 +44,9 @@ pub fn prove(
     let work = || {
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(task) = tasks.get(number) else { return };
+            let Some(task) = tasks.get(number) else {
+                return;
+            };
             let proof = prove_one(workshop, &backend, task, repetitions);
             proofs.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some(proof);
         }
@@ -90,7 +92,9 @@ fn prove_one(
     for _ in 0..repetitions.max(1) {
         proof.start.push(run(Submission::Start, false, "start"));
         if let Some(fix) = &fix {
-            proof.oracle.push(run(Submission::Patch(fix), false, "oracle"));
+            proof
+                .oracle
+                .push(run(Submission::Patch(fix), false, "oracle"));
         }
         proof.findings = judge(&proof.start, &proof.oracle);
         if !proof.findings.is_empty() {

@@ -12,7 +12,7 @@ use temper_sandbox::verify::read_entry;
 
 use crate::{
     Candidate,
-    measure::{TestIndex, coverage::Index, file_of},
+    measure::{TestIndex, coverage::Index},
     pool::{self, Break, Budgets, Cost, Ended, Flag, Job, PoolError, Report, Subject, Workshop},
 };
 
@@ -297,11 +297,7 @@ fn status(report: &Report, n_tests: usize, none_passes: bool, none_fails: bool) 
     let n_collected = n_tests - report.missing.len();
     // pytest refuses to start when the tests' `conftest.py` does not import.
     let refused = report.exit == Some(4) && report.runs.is_empty();
-    let not_collected = n_collected == 0
-        && report.missing.iter().all(|index| {
-            let file = file_of(&report.tests[*index]);
-            report.errors.iter().any(|error| file_of(error) == file)
-        });
+    let not_collected = n_collected == 0 && !report.errors.is_empty();
     if broken(Break::Time) {
         Status::TimedOut
     } else if !report.broken.is_empty() || matches!(report.exit, Some(2 | 3)) {

@@ -410,7 +410,7 @@ fn run_tests(
         .map_err(|error| error.failure())?;
     let mut command = Command::bash(
         format!(
-            "{FIND_PYTHON}exec \"$python\" -I -B {}",
+            "{FIND_PYTHON}exec \"$python\" -I -S -B {}",
             shell_quote(&format!("{from}/runner.py"))
         ),
         settings.timeout + GRACE,

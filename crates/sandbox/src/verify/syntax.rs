@@ -97,7 +97,7 @@ fn check(
         .map_err(|error| error.failure())?;
     let mut command = Command::bash(
         format!(
-            "{FIND_PYTHON}exec \"$python\" -I -B {}",
+            "{FIND_PYTHON}exec \"$python\" -I -S -B {}",
             shell_quote(&format!("{from}/syntax.py"))
         ),
         Duration::from_secs(120),
