@@ -73,20 +73,20 @@ pub fn definitions(source: &Source) -> Vec<Definition> {
             .filter(|part| part.is("decorator"))
             .map(|part| part.text().trim_start_matches('@').trim().to_owned())
             .collect();
-        let decorated_bytes = outer.unwrap_or(node).range();
+        let decorated_bytes = outer.unwrap_or(node).start()..node.code_end();
         let body = node.field("body");
         list.push(Definition {
             kind,
             name,
             parent,
-            bytes: node.range(),
+            bytes: node.start()..node.code_end(),
             signature: node.start()
                 ..node
                     .children()
                     .filter(|part| part.is(":"))
                     .last()
                     .map_or(node.end(), |colon| colon.end()),
-            body: body.map_or(node.end()..node.end(), |body| body.range()),
+            body: body.map_or(node.end()..node.end(), |body| body.start()..body.code_end()),
             docstring: body.and_then(docstring).map(|string| string.range()),
             decorators,
             first_line: source.line(decorated_bytes.start),

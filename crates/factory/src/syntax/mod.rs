@@ -10,6 +10,8 @@
 mod definitions;
 mod imports;
 mod source;
+#[cfg(test)]
+mod tests;
 mod tokens;
 
 pub(crate) use definitions::is_docstring_statement;

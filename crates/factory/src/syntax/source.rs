@@ -258,6 +258,19 @@ impl<'a> Node<'a> {
         self.data().end as usize
     }
 
+    /// The end of its last token that is no comment: a block may end with comments.
+    pub fn code_end(&self) -> usize {
+        let mut last = *self;
+        while let Some(part) = last
+            .children()
+            .filter(|part| !part.is_extra() && part.start() < part.end())
+            .last()
+        {
+            last = part;
+        }
+        last.end()
+    }
+
     /// Its bytes' offsets.
     pub fn range(&self) -> Range<usize> {
         self.start()..self.end()

@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, ops::Range};
 
-use super::{Source, definitions::docstring};
+use super::{Node, Source, definitions::docstring};
 
 /// How names appear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,10 +61,7 @@ pub fn tokens(source: &Source, range: Range<usize>, options: TokenOptions) -> Ve
                 .and_then(|statement| statement.parent())
                 .and_then(docstring)
                 == Some(node);
-        if node.is_extra()
-            || is_docstring
-            || !options.annotations && matches!(node.field_name(), Some("type" | "return_type"))
-        {
+        if node.is_extra() || is_docstring || !options.annotations && is_annotation(node) {
             index = node.next_index();
             continue;
         }
@@ -97,4 +94,16 @@ pub fn tokens(source: &Source, range: Range<usize>, options: TokenOptions) -> Ve
     }
     out.extend(closing.iter().map(|_| "}".to_owned()));
     out
+}
+
+/// Whether a node is a type annotation or the punctuation before one.
+fn is_annotation(node: Node<'_>) -> bool {
+    let annotated = ["typed_parameter", "typed_default_parameter", "assignment"];
+    match node.kind() {
+        ":" => node
+            .parent()
+            .is_some_and(|parent| parent.is_any(&annotated)),
+        "->" => true,
+        _ => matches!(node.field_name(), Some("type" | "return_type")),
+    }
 }

@@ -187,7 +187,7 @@ impl<'a> Code<'a> {
     }
 
     fn removal_or_pass(&self, statement: Node<'_>, pass: bool) -> Edit {
-        let end = trimmed_end(statement);
+        let end = statement.code_end();
         let lines = self.source.line_start(statement.start())..self.source.line_end(end);
         let text = self.source.text();
         let before = &text[lines.start..statement.start()];
@@ -203,7 +203,7 @@ impl<'a> Code<'a> {
 
     /// Whether a statement begins its line and nothing but a comment follows it on its last.
     pub(crate) fn has_own_lines(&self, statement: Node<'_>) -> bool {
-        let end = trimmed_end(statement);
+        let end = statement.code_end();
         let text = self.source.text();
         let before = &text[self.source.line_start(statement.start())..statement.start()];
         let after = text[end..self.source.line_end(end)].trim_start();
@@ -223,7 +223,7 @@ impl<'a> Code<'a> {
             (false, false) => true,
             _ => false,
         };
-        let range = |first: Node<'_>, block: Node<'_>| first.start()..trimmed_end(block);
+        let range = |first: Node<'_>, block: Node<'_>| first.start()..block.code_end();
         let (a, b) = (range(first_a, a), range(first_b, b));
         same.then(|| {
             vec![
@@ -245,7 +245,7 @@ impl<'a> Code<'a> {
         if !is_white(outer) || !is_white(inner) || !inner.starts_with(outer) || inner == outer {
             return None;
         }
-        let range = first.start()..trimmed_end(block);
+        let range = first.start()..block.code_end();
         let is_split_string = block
             .descendants()
             .any(|part| part.is("string") && text[part.range()].contains('\n'));
@@ -285,19 +285,6 @@ fn whole(statement: Node<'_>) -> Node<'_> {
         Some(outer) if outer.is("decorated_definition") => outer,
         _ => statement,
     }
-}
-
-/// The end of a node's last token that is no comment: a block may end with comments.
-pub(crate) fn trimmed_end(node: Node<'_>) -> usize {
-    let mut last = node;
-    while let Some(part) = last
-        .children()
-        .filter(|part| !part.is_extra() && part.start() < part.end())
-        .last()
-    {
-        last = part;
-    }
-    last.end()
 }
 
 /// Whether a node is a statement (a decorated definition is one).

@@ -294,7 +294,7 @@ fn active_kinds(options: &Options) -> Result<Vec<Active>, OptionsError> {
 }
 
 /// A kind and what finds its bugs at one node.
-type Place<'a> = (&'a Active, fn(&Code<'_>, Node<'_>, &mut Bugs));
+type Search<'a> = (&'a Active, fn(&Code<'_>, Node<'_>, &mut Bugs));
 
 /// The bugs of one file, without two that have the same result.
 fn find(
@@ -352,7 +352,7 @@ fn find(
             kinds::Rule::Places { .. } => {}
         }
     }
-    let mut by_node: HashMap<&str, Vec<Place<'_>>> = HashMap::new();
+    let mut by_node: HashMap<&str, Vec<Search<'_>>> = HashMap::new();
     for kind in active {
         if let kinds::Rule::Places { nodes, find } = kind.kind.rule {
             for node in nodes {

@@ -117,13 +117,8 @@ fn checked(files: &BTreeMap<TreePath, Entry>, candidate: &Candidate) -> (TreePat
 }
 
 fn check_with_python(files: &BTreeMap<TreePath, Entry>, candidates: &[Candidate]) {
-    type Change<'a> = (
-        usize,
-        usize,
-        String,
-        &'a str,
-        Vec<(Option<&'a str>, u32, u32)>,
-    );
+    type Named<'a> = (Option<&'a str>, u32, u32);
+    type Change<'a> = (usize, usize, String, &'a str, Vec<Named<'a>>);
     let mut by_file: BTreeMap<String, Vec<Change<'_>>> = BTreeMap::new();
     for candidate in candidates {
         let (path, edit) = checked(files, candidate);

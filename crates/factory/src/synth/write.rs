@@ -143,7 +143,7 @@ fn function_around(
 ) -> Option<String> {
     definitions
         .iter()
-        .filter(|definition| {
+        .rfind(|definition| {
             let own = source.line(definition.bytes.start)..=definition.last_line;
             let is_covered = first_line <= *own.start() && *own.end() <= last_line;
             definition.kind == DefinitionKind::Function
@@ -151,6 +151,5 @@ fn function_around(
                 && own.contains(&last_line)
                 && (!is_covered || own.start() == own.end())
         })
-        .next_back()
         .map(|definition| definition.name.clone())
 }

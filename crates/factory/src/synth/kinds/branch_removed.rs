@@ -1,7 +1,6 @@
 //! An `elif`, an `else` or a `finally` is gone.
 
 use super::common::*;
-use crate::synth::code::trimmed_end;
 
 pub(super) const KIND: Kind = Kind::places(
     "branch_removed",
@@ -21,7 +20,7 @@ fn find(code: &Code<'_>, node: Node<'_>, bugs: &mut Bugs) {
         return;
     }
     let start = code.source.line_start(node.start());
-    let end = code.source.line_end(trimmed_end(node));
+    let end = code.source.line_end(node.code_end());
     bugs.edit(Edit::new(start..end, ""));
 }
 

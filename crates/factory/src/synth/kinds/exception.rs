@@ -1,7 +1,6 @@
 //! An error is not raised, is of another type, or is not caught.
 
 use super::common::*;
-use crate::synth::code::trimmed_end;
 
 pub(super) const KIND: Kind = Kind::places(
     "exception",
@@ -92,7 +91,7 @@ fn handlers(code: &Code<'_>, statement: Node<'_>, bugs: &mut Bugs) {
         for clause in clauses {
             if code.has_own_lines(clause) {
                 let start = code.source.line_start(clause.start());
-                let end = code.source.line_end(trimmed_end(clause));
+                let end = code.source.line_end(clause.code_end());
                 bugs.edit(Edit::new(start..end, ""));
             }
         }
@@ -103,7 +102,7 @@ fn handlers(code: &Code<'_>, statement: Node<'_>, bugs: &mut Bugs) {
         && let Some(body) = statement.field("body")
         && let Some(lifted) = code.lifted(body, statement)
     {
-        bugs.edit(Edit::new(statement.start()..trimmed_end(statement), lifted));
+        bugs.edit(Edit::new(statement.start()..statement.code_end(), lifted));
     }
 }
 

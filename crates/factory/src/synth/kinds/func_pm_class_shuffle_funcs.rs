@@ -5,7 +5,6 @@
 //! of them, so that its patches rewrite whole classes.
 
 use super::{common::*, func_pm_class_rm_funcs::method_name};
-use crate::synth::code::trimmed_end;
 
 pub(super) const KIND: Kind = Kind::unit(
     "func_pm_class_shuffle_funcs",
@@ -29,7 +28,7 @@ fn change(code: &Code<'_>, unit: usize, coin: &mut Coin) -> Vec<Edit> {
     }
     let mut order: Vec<usize> = (0..methods.len()).collect();
     coin.shuffle(&mut order);
-    let range = |at: usize| methods[at].start()..trimmed_end(methods[at]);
+    let range = |at: usize| methods[at].start()..methods[at].code_end();
     order
         .iter()
         .enumerate()

@@ -1,10 +1,7 @@
 //! The statements of a function stand in another order.
 
 use super::common::*;
-use crate::{
-    synth::code::trimmed_end,
-    syntax::{is_docstring_statement},
-};
+use crate::syntax::is_docstring_statement;
 
 pub(super) const KIND: Kind = Kind::unit(
     "func_pm_ctrl_shuffle",
@@ -42,7 +39,7 @@ fn change(code: &Code<'_>, unit: usize, coin: &mut Coin) -> Vec<Edit> {
     }
     let mut order: Vec<usize> = (0..statements.len()).collect();
     coin.shuffle(&mut order);
-    let range = |at: usize| statements[at].start()..trimmed_end(statements[at]);
+    let range = |at: usize| statements[at].start()..statements[at].code_end();
     order
         .iter()
         .enumerate()

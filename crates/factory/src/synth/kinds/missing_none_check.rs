@@ -1,7 +1,6 @@
 //! Nobody asks whether a value is there.
 
 use super::common::*;
-use crate::synth::code::trimmed_end;
 
 pub(super) const KIND: Kind = Kind::places(
     "missing_none_check",
@@ -23,7 +22,7 @@ fn find(code: &Code<'_>, node: Node<'_>, bugs: &mut Bugs) {
                 Some(true) if is_plain && code.is_removable(node) => bugs.edit(code.removal(node)),
                 Some(false) if is_plain => {
                     if let Some(lifted) = code.lifted(body, node) {
-                        bugs.edit(Edit::new(node.start()..trimmed_end(node), lifted));
+                        bugs.edit(Edit::new(node.start()..node.code_end(), lifted));
                     }
                 }
                 _ => {}
