@@ -1,8 +1,8 @@
 //! What measuring, screening and proving cost on a repository: core-seconds for each candidate.
 //!
-//!     factory_speed TREE SITE_PACKAGES CANDIDATES.jsonl [WORKERS [N_PROVEN [N_WHOLE]]]
+//!     factory_speed TREE VENV CANDIDATES.jsonl [WORKERS [N_PROVEN [N_WHOLE]]]
 //!
-//! TREE is a repository, SITE_PACKAGES a directory with pytest, CANDIDATES one candidate a line.
+//! TREE is a repository, VENV a virtual environment with pytest, CANDIDATES one candidate a line.
 //! The first N_PROVEN tasks are proven, once each. N_WHOLE candidates, spread over all, are run
 //! with the whole test command as well, and what fails is compared.
 
@@ -76,15 +76,14 @@ fn main() {
         .filter(|f| !is_test(f) && !in_tests(f))
         .map(|f| TreePath::new(f.as_str()).unwrap())
         .collect();
-    let site = "/opt/temper/env/site-packages";
     let variables: BTreeMap<String, String> = [
-        ("PATH", "/usr/bin:/bin"),
+        ("PATH", "/opt/temper/env/bin:/usr/bin:/bin"),
         ("HOME", "/home/agent"),
         ("TMPDIR", "/tmp"),
         ("LANG", "C.UTF-8"),
         ("PYTHONHASHSEED", "0"),
         ("PYTHONDONTWRITEBYTECODE", "1"),
-        ("PYTHONPATH", "/testbed:/opt/temper/env/site-packages"),
+        ("PYTHONPATH", "/testbed"),
     ]
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .into();
@@ -92,7 +91,7 @@ fn main() {
         tree: tree.to_owned(),
         mounts: vec![PreparedMount {
             source: arguments[1].clone().into(),
-            target: site.into(),
+            target: "/opt/temper/env".into(),
         }],
         variables,
         work_tree: "/testbed".into(),

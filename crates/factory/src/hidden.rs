@@ -77,9 +77,11 @@ impl Function {
     }
 }
 
+type Reader<'a> = dyn Fn(&TreePath) -> Option<Vec<u8>> + Send + Sync + 'a;
+
 /// The pristine test files of a repository, read and parsed once.
 pub struct TestSources<'a> {
-    read: Box<dyn Fn(&TreePath) -> Option<Vec<u8>> + Send + Sync + 'a>,
+    read: Box<Reader<'a>>,
     /// The repository's test functions, by file.
     ids: BTreeMap<String, Vec<Function>>,
     files: Mutex<BTreeMap<String, Option<Arc<Source>>>>,

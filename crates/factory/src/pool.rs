@@ -549,7 +549,8 @@ pub fn run<T: Send>(
             for (number, taken) in numbers.iter().zip(taken) {
                 shared.taken[*number] = Some(taken);
             }
-            if !(batch.orderly && n_done > 0) && !left.is_empty() {
+            let went_on = batch.orderly && n_done > 0;
+            if !went_on && !left.is_empty() {
                 // The first one without a report is what ended the pool. It gets a second chance,
                 // alone, because the machine may be to blame.
                 let number = left.remove(0);

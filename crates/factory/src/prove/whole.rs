@@ -19,14 +19,16 @@ use crate::{
     pool::{self, Cost, Metered, PoolError, Subject, Workshop},
 };
 
-/// Tests that failed or could not be run, for each candidate; `None` when the command did not end
-/// in time. One candidate after the other.
+/// Tests that failed or could not be run; `None` when the command did not end in time.
+pub type Failing = Option<BTreeSet<String>>;
+
+/// Runs the whole test command for each candidate, one after the other.
 pub fn whole_command(
     subject: &Subject,
     workshop: &Workshop<'_>,
     candidates: &[Candidate],
     timeout: Duration,
-) -> Result<(Vec<Option<BTreeSet<String>>>, Cost), PoolError> {
+) -> Result<(Vec<Failing>, Cost), PoolError> {
     let backend = Metered::new(workshop.backend);
     let mut found = Vec::new();
     let words: Vec<String> = subject
@@ -58,10 +60,7 @@ pub fn whole_command(
             .collect();
         sandbox.write_files(&files)?;
         let execution = sandbox.exec(&Command::bash(text.clone(), timeout))?;
-        let ended = matches!(
-            execution.status,
-            temper_sandbox::ExitStatus::Exited(0 | 1 | 2)
-        );
+        let ended = matches!(execution.status, temper_sandbox::ExitStatus::Exited(0..=2));
         found.push(ended.then(|| {
             let statuses = parsers::by_name("pytest")
                 .map(|parser| parser.parse(&execution.output))
