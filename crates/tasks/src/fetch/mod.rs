@@ -501,7 +501,7 @@ fn agent(options: &FetchOptions) -> Result<ureq::Agent, FetchError> {
 }
 
 /// Whether a name is one component that no shell, URL or file system gives another meaning.
-fn is_plain(name: &str) -> bool {
+pub(crate) fn is_plain(name: &str) -> bool {
     (1..=200).contains(&name.len())
         && !name.starts_with(['.', '-'])
         && name

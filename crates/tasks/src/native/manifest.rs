@@ -209,6 +209,17 @@ pub(super) struct SuiteManifest {
     /// Where the tasks were imported from: the file's name and its digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) imported: Option<Imported>,
+    /// The tasks are the lines of one file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) packed: Option<Packed>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Packed {
+    pub(super) n_tasks: usize,
+    /// Of the file with the tasks.
+    pub(super) sha256: Digest,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -6,6 +6,7 @@
 
 mod check;
 mod manifest;
+pub mod packed;
 mod write;
 
 use std::{
@@ -96,8 +97,12 @@ pub fn task_directories(suite: &Path) -> Result<Vec<PathBuf>, LoadError> {
     Ok(found)
 }
 
-/// Reads every task of a suite, in order of the directories' names.
+/// Reads every task of a suite, in order of the directories' names, or of the lines of a packed
+/// suite.
 pub fn read_tasks(suite: &Path) -> Result<Vec<Task>, LoadError> {
+    if packed::is_packed(suite) {
+        return packed::read(suite).map(|(_, tasks)| tasks);
+    }
     read_suite(suite)?;
     let mut seen: BTreeMap<String, PathBuf> = BTreeMap::new();
     let mut tasks = Vec::new();

@@ -70,6 +70,7 @@ pub fn write_suite(
         description: suite.description.clone(),
         licences: suite.licences.clone(),
         imported: imported.map(|(file_name, digest)| Imported { file_name, digest }),
+        packed: None,
     };
     Writer { directory }.toml(SUITE_FILE, &manifest)
 }
