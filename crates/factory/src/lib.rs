@@ -14,6 +14,7 @@ pub mod repository;
 pub mod chat;
 pub mod statement;
 pub mod hidden;
+pub mod make;
 pub mod measure;
 pub mod pool;
 pub mod prove;

@@ -1,0 +1,861 @@
+//! The pipeline: from a repository to proven tasks.
+//!
+//! measure -> synthesize -> screen -> choose -> divide the tests -> state -> prove.
+//!
+//! What a stage that runs code found out is kept in the cache by the hash of what determines it, so
+//! a run that was interrupted goes on, and one that is repeated only reads. Which tasks come out
+//! depends on the repository, the options and the wheels, and not on the number of workers: tasks
+//! are tried in a fixed order, and a limit takes the first that are proven.
+
+mod assemble;
+mod choose;
+mod journal;
+mod subjects;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use serde::{Deserialize, Serialize};
+use temper_core::{
+    Digest, Entry, PreparedTask, SourceGroup, Split, Task, TaskId, TreePath,
+    task::{Environment, HiddenSource, Origin, Start, TaskFormat, TestLists, Verifier},
+};
+use temper_sandbox::verify::proof::Finding;
+use temper_tasks::{
+    cache::{Cache, CacheError},
+    prepare::{PrepareError, Tools, prepare},
+    tree_io::{TreeIoError, TreeLimits, read_tree},
+};
+
+use crate::{
+    Candidate, Repository,
+    measure::{self, MeasureError, MeasureOptions, Measurement, coverage::Index},
+    pool::{Cost, PoolError, Subject, Workshop},
+    prove::{self, Kills, ListOptions, ScreenOptions, Screened, Status},
+    statement,
+    synth::{
+        self, OptionsError,
+        combine::{CombineOptions, Proven},
+    },
+};
+use assemble::Assembler;
+use journal::Journal;
+
+/// Candidates that are screened between two savings.
+const SCREEN_CHUNK: usize = 100;
+/// Tasks that are tried between two looks at the limit and at interruptions.
+const PROVE_CHUNK: usize = 16;
+/// Kinds that are made of others.
+const COMBINED: [&str; 2] = ["combine_file", "combine_module"];
+/// Changes when the same inputs would give other results of a stage.
+const LAYOUT: &str = "factory-1";
+
+/// What to make.
+#[derive(Clone, Debug)]
+pub struct MakeOptions {
+    /// Decides everything that is drawn.
+    pub seed: u64,
+    /// At most this many tasks of one repository; `None` takes all that are proven.
+    pub limit: Option<usize>,
+    /// Kinds of bugs by name; `None` uses all.
+    pub kinds: Option<BTreeSet<String>>,
+    /// At most this many candidates are screened.
+    pub max_candidates: usize,
+    /// Where statements come from, in order.
+    pub statements: Vec<statement::Source>,
+    /// How the suite is measured.
+    pub measure: MeasureOptions,
+    /// How candidates are screened.
+    pub screen: ScreenOptions,
+    /// How long test lists may be.
+    pub lists: ListOptions,
+    /// Hidden tests that are added to a task at most, because they alone notice wrong versions of
+    /// its fix.
+    pub max_added_tests: usize,
+    /// How often each side of a task is run to prove it.
+    pub repeat: u32,
+}
+
+impl Default for MakeOptions {
+    fn default() -> Self {
+        MakeOptions {
+            seed: 0,
+            limit: None,
+            kinds: None,
+            max_candidates: 2000,
+            statements: statement::Source::ALL.to_vec(),
+            measure: MeasureOptions::default(),
+            screen: ScreenOptions::default(),
+            lists: ListOptions::default(),
+            max_added_tests: 10,
+            repeat: 1,
+        }
+    }
+}
+
+/// A part of the pipeline that takes time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// The tests are run, traced and repeated.
+    Measure,
+    /// Candidates are written.
+    Synthesize,
+    /// Candidates are run against the tests that they can affect.
+    Screen,
+    /// Tasks are proven in fresh sandboxes.
+    Prove,
+}
+
+/// What happens while tasks are made.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A stage begins.
+    Started {
+        /// Which.
+        stage: Stage,
+        /// How many things it has to do; zero where that is not known.
+        n_total: usize,
+    },
+    /// A stage has done something.
+    Advanced {
+        /// Which.
+        stage: Stage,
+        /// How many things are done.
+        n_done: usize,
+        /// Of how many.
+        n_total: usize,
+    },
+    /// A stage is over.
+    Finished {
+        /// Which.
+        stage: Stage,
+        /// What came of it, in words.
+        summary: String,
+        /// Whether an earlier run had done all of it.
+        resumed: bool,
+    },
+    /// Something worth knowing.
+    Note(String),
+}
+
+/// How many candidates of one kind reached which stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KindCounts {
+    /// Written.
+    pub candidates: usize,
+    /// No trusted test executes the change.
+    pub uncovered: usize,
+    /// Compiles to the code without a bug.
+    pub equivalent: usize,
+    /// All affected tests pass.
+    pub survived: usize,
+    /// A test came to no end.
+    pub timed_out: usize,
+    /// The module does not import, the interpreter ended, memory ran out, runs differed.
+    pub excluded: usize,
+    /// Some affected tests fail.
+    pub killed: usize,
+    /// Killed, but no failing test could be hidden, or no statement could be written.
+    pub unusable: usize,
+    /// Tried and not proven.
+    pub unproven: usize,
+    /// Tasks.
+    pub proven: usize,
+}
+
+impl KindCounts {
+    /// Adds another kind's.
+    pub fn add(&mut self, other: KindCounts) {
+        self.candidates += other.candidates;
+        self.uncovered += other.uncovered;
+        self.equivalent += other.equivalent;
+        self.survived += other.survived;
+        self.timed_out += other.timed_out;
+        self.excluded += other.excluded;
+        self.killed += other.killed;
+        self.unusable += other.unusable;
+        self.unproven += other.unproven;
+        self.proven += other.proven;
+    }
+}
+
+/// A task that was tried and is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rejected {
+    /// The id it would have had.
+    pub id: TaskId,
+    /// Why it is none.
+    pub reason: String,
+}
+
+/// What was made of one repository.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// Proven tasks, in order of their ids.
+    pub tasks: Vec<Task>,
+    /// By kind.
+    pub counts: BTreeMap<String, KindCounts>,
+    /// Tried and not proven.
+    pub rejected: Vec<Rejected>,
+    /// Trusted tests.
+    pub n_tests: usize,
+    /// Excluded tests by reason.
+    pub excluded_tests: BTreeMap<String, usize>,
+    /// What the sandboxes of measuring and screening consumed in this run.
+    pub cost: Cost,
+    /// Whether an interruption ended it before its time.
+    pub interrupted: bool,
+}
+
+/// Why no tasks were made of a repository.
+#[derive(Debug, thiserror::Error)]
+pub enum MakeError {
+    /// Its tests cannot be measured.
+    #[error(transparent)]
+    Measure(#[from] MeasureError),
+    /// Candidates could not be run.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The options make no sense.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// Its environment cannot be prepared.
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
+    /// Its files cannot be read.
+    #[error(transparent)]
+    Files(#[from] TreeIoError),
+    /// The cache cannot be used.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// A file of an earlier stage cannot be used.
+    #[error("{operation} {}: {source}", .path.display())]
+    Stage {
+        /// `read`, `write`.
+        operation: &'static str,
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+impl MakeError {
+    /// What the user can do, where there is something.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            MakeError::Measure(error) => error.hint(),
+            MakeError::Pool(error) => error.hint(),
+            MakeError::Options(error) => error.hint(),
+            MakeError::Prepare(error) => error.hint(),
+            _ => None,
+        }
+    }
+}
+
+/// What the pipeline works with.
+pub struct Factory<'a> {
+    /// Where code runs, and how many workers there are.
+    pub workshop: Workshop<'a>,
+    /// Holds files and the results of stages.
+    pub cache: &'a Cache,
+    /// What prepares environments; it must find the repository's archive.
+    pub tools: &'a Tools,
+    /// Says to stop as soon as what is running has ended.
+    pub stopped: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// Makes tasks of a repository.
+pub fn make(
+    repository: &Repository,
+    options: &MakeOptions,
+    factory: &Factory<'_>,
+    on_event: &mut dyn FnMut(Event),
+) -> Result<Made, MakeError> {
+    let environment = environment(repository, factory)?;
+    let subject = Subject::new(repository, &environment);
+    let python = factory
+        .tools
+        .interpreter()
+        .map_err(PrepareError::from)?
+        .build;
+    let base = Digest::of_value(&(LAYOUT, &python, facts(repository)));
+    let mut cost = Cost::default();
+
+    on_event(Event::Started {
+        stage: Stage::Measure,
+        n_total: 0,
+    });
+    let measure_options = MeasureOptions {
+        seed: options.seed,
+        ..options.measure.clone()
+    };
+    let key = Digest::of_value(&("measure", &base, &measure_options));
+    let (measurement, resumed): (Measurement, bool) = journal::stage(factory.cache, &key, || {
+        let (measurement, spent) = measure::measure(&subject, &factory.workshop, &measure_options)?;
+        cost.add(spent);
+        Ok::<_, MakeError>(measurement)
+    })?;
+    let measured = Digest::of_value(&(&base, &key, &measurement));
+    on_event(Event::Finished {
+        stage: Stage::Measure,
+        summary: format!(
+            "{} tests trusted, {} excluded",
+            measurement.tests.len(),
+            measurement.excluded.len()
+        ),
+        resumed,
+    });
+    let index = Index::new(&measurement);
+
+    on_event(Event::Started {
+        stage: Stage::Synthesize,
+        n_total: 0,
+    });
+    let tree = read_tree(&repository.tree, &TreeLimits::default())?;
+    let files: BTreeMap<TreePath, Entry> = repository
+        .source_files
+        .iter()
+        .filter(|path| synth::is_source_path(path))
+        .filter_map(|path| Some((path.clone(), tree.get(path)?.clone())))
+        .collect();
+    let mut candidates = candidates(
+        &files,
+        &index,
+        options,
+        factory.workshop.n_workers,
+        on_event,
+    )?;
+    on_event(Event::Finished {
+        stage: Stage::Synthesize,
+        summary: format!("{} candidates", candidates.len()),
+        resumed: false,
+    });
+
+    let screening = Screening {
+        subject: &subject,
+        index: &index,
+        measured: &measured,
+        options,
+        factory,
+    };
+    let mut screened = screening.run(&candidates, &mut cost, on_event)?;
+    let combined = combined(&files, &candidates, &screened, &measurement, options);
+    if !combined.is_empty() {
+        screened.extend(screening.run(&combined, &mut cost, on_event)?);
+        candidates.extend(combined);
+    }
+    // An interruption leaves the last ones without a result.
+    candidates.truncate(screened.len());
+    let equivalent = screening.equivalents(&candidates, &screened, &mut cost)?;
+    let kills = Kills::new(&index, &candidates, &screened, &equivalent);
+
+    let mut counts = count(&candidates, &screened, &equivalent);
+    let order = choose::order(&candidates, &screened, options.seed);
+    let assembler = Assembler::new(
+        repository,
+        &tree,
+        &measurement,
+        (&candidates, &screened),
+        &kills,
+        options,
+    );
+    let tries = Tries {
+        assembler: &assembler,
+        order: &order,
+        candidates: &candidates,
+        measured: &measured,
+        options,
+        factory,
+    };
+    let (tasks, rejected) = tries.prove(&mut counts, &mut cost, on_event)?;
+    Ok(Made {
+        tasks,
+        counts,
+        rejected,
+        n_tests: measurement.tests.len(),
+        excluded_tests: excluded_tests(&measurement),
+        cost,
+        interrupted: (factory.stopped)(),
+    })
+}
+
+/// What of a repository bears on results: not where it lies, nor what is said about it.
+fn facts(repository: &Repository) -> impl Serialize + '_ {
+    (
+        &repository.archive.sha256,
+        &repository.python_path,
+        &repository.wheels,
+        &repository.source_files,
+        &repository.test_files,
+        &repository.arguments,
+    )
+}
+
+/// The environment that all tasks of the repository share.
+fn environment(repository: &Repository, factory: &Factory<'_>) -> Result<PreparedTask, MakeError> {
+    let task = Task {
+        id: TaskId::new("environment").expect("a plain name"),
+        format: TaskFormat::Native,
+        statement: String::new(),
+        start: Start::SourceDistribution {
+            archive: repository.archive.clone(),
+            patch: Default::default(),
+        },
+        environment: environment_of(repository),
+        verifier: Verifier::Pytest {
+            public: TestLists::default(),
+            hidden: TestLists::default(),
+            test_files: Vec::new(),
+            hidden_source: HiddenSource::SourceDistribution,
+            arguments: repository.arguments.clone(),
+            timeout_seconds: 60,
+        },
+        oracle: None,
+        origin: Origin::default(),
+        source_group: SourceGroup::new("environment").expect("a plain name"),
+        split: Split::Unassigned,
+        metadata: serde_json::Map::new(),
+        construction: None,
+    };
+    Ok(prepare(&task, factory.cache, factory.tools)?.task)
+}
+
+fn environment_of(repository: &Repository) -> Environment {
+    Environment::Python {
+        requires_python: repository.requires_python.clone(),
+        wheels: repository.wheels.clone(),
+        python_path: repository.python_path.clone(),
+    }
+}
+
+/// Candidates that some test executes.
+fn candidates(
+    files: &BTreeMap<TreePath, Entry>,
+    index: &Index<'_>,
+    options: &MakeOptions,
+    n_workers: usize,
+    on_event: &mut dyn FnMut(Event),
+) -> Result<Vec<Candidate>, MakeError> {
+    let synthesis = synth::synthesize(
+        files,
+        &synth::Options {
+            seed: options.seed,
+            // Combinations are made of what these give.
+            kinds: options.kinds.as_ref().map(|kinds| {
+                kinds
+                    .iter()
+                    .filter(|kind| !COMBINED.contains(&kind.as_str()))
+                    .cloned()
+                    .collect()
+            }),
+            n_workers,
+            ..synth::Options::default()
+        },
+    )?;
+    for skipped in &synthesis.skipped {
+        on_event(Event::Note(format!(
+            "{} is left out: {}",
+            skipped.file, skipped.reason
+        )));
+    }
+    let n_all = synthesis.candidates.len();
+    let covered: Vec<Candidate> = synthesis
+        .candidates
+        .into_iter()
+        .filter(|candidate| candidate.places.iter().any(|place| index.executes(place)))
+        .collect();
+    if covered.len() < n_all {
+        on_event(Event::Note(format!(
+            "{} of {n_all} candidates change code that no trusted test executes",
+            n_all - covered.len()
+        )));
+    }
+    Ok(choose::thin(covered, options.max_candidates, options.seed))
+}
+
+/// Combinations of killed candidates.
+fn combined(
+    files: &BTreeMap<TreePath, Entry>,
+    candidates: &[Candidate],
+    screened: &[Screened],
+    measurement: &Measurement,
+    options: &MakeOptions,
+) -> Vec<Candidate> {
+    let wanted = |kind: &str| {
+        options
+            .kinds
+            .as_ref()
+            .is_none_or(|kinds| kinds.contains(kind))
+    };
+    let failing: Vec<BTreeSet<String>> = screened
+        .iter()
+        .map(|screened| {
+            let failing = screened.failing.iter();
+            failing
+                .map(|test| measurement.id(*test).0.clone())
+                .collect()
+        })
+        .collect();
+    let proven: Vec<Proven<'_>> = candidates
+        .iter()
+        .zip(screened)
+        .zip(&failing)
+        .filter(|((_, screened), _)| screened.status == Status::Killed)
+        .map(|((candidate, _), fail_to_pass)| Proven {
+            candidate,
+            fail_to_pass,
+        })
+        .collect();
+    let combine = CombineOptions {
+        seed: options.seed,
+        ..CombineOptions::default()
+    };
+    synth::combine::combine(files, &proven, &combine)
+        .into_iter()
+        .map(|combined| combined.candidate)
+        .filter(|candidate| wanted(&candidate.kind))
+        .collect()
+}
+
+/// What candidates are run with.
+struct Screening<'a> {
+    subject: &'a Subject,
+    index: &'a Index<'a>,
+    measured: &'a Digest,
+    options: &'a MakeOptions,
+    factory: &'a Factory<'a>,
+}
+
+impl Screening<'_> {
+    /// Runs the candidates chunk by chunk; an interruption leaves the last ones out.
+    fn run(
+        &self,
+        candidates: &[Candidate],
+        cost: &mut Cost,
+        on_event: &mut dyn FnMut(Event),
+    ) -> Result<Vec<Screened>, MakeError> {
+        let stage = Stage::Screen;
+        let n_total = candidates.len();
+        on_event(Event::Started { stage, n_total });
+        let mut all: Vec<Screened> = Vec::with_capacity(n_total);
+        let mut all_resumed = true;
+        for chunk in candidates.chunks(SCREEN_CHUNK) {
+            if (self.factory.stopped)() {
+                break;
+            }
+            let names: Vec<Digest> = chunk.iter().map(Candidate::digest).collect();
+            let key = Digest::of_value(&("screen", self.measured, &self.options.screen, names));
+            let (screened, resumed) = journal::stage(self.factory.cache, &key, || {
+                let (screened, spent) = prove::screen(
+                    self.subject,
+                    &self.factory.workshop,
+                    self.index,
+                    chunk,
+                    &self.options.screen,
+                )?;
+                cost.add(spent);
+                Ok::<Vec<Screened>, MakeError>(screened)
+            })?;
+            all_resumed &= resumed;
+            all.extend(screened);
+            on_event(Event::Advanced {
+                stage,
+                n_done: all.len(),
+                n_total,
+            });
+        }
+        let n_killed = all
+            .iter()
+            .filter(|screened| screened.status == Status::Killed)
+            .count();
+        on_event(Event::Finished {
+            stage,
+            summary: format!("{n_killed} of {} candidates killed", all.len()),
+            resumed: all_resumed,
+        });
+        Ok(all)
+    }
+
+    /// Survivors that compile to the code without a bug.
+    fn equivalents(
+        &self,
+        candidates: &[Candidate],
+        screened: &[Screened],
+        cost: &mut Cost,
+    ) -> Result<BTreeSet<usize>, MakeError> {
+        let key = Digest::of_value(&("equivalents", self.measured, screened));
+        let (found, _) = journal::stage(self.factory.cache, &key, || {
+            let (found, spent) =
+                prove::equivalents(self.subject, &self.factory.workshop, candidates, screened)?;
+            cost.add(spent);
+            Ok::<BTreeSet<usize>, MakeError>(found)
+        })?;
+        Ok(found)
+    }
+}
+
+fn count(
+    candidates: &[Candidate],
+    screened: &[Screened],
+    equivalent: &BTreeSet<usize>,
+) -> BTreeMap<String, KindCounts> {
+    let mut counts: BTreeMap<String, KindCounts> = BTreeMap::new();
+    for (number, (candidate, screened)) in candidates.iter().zip(screened).enumerate() {
+        let count = counts.entry(candidate.kind.clone()).or_default();
+        count.candidates += 1;
+        *match screened.status {
+            Status::Killed => &mut count.killed,
+            Status::Survived if equivalent.contains(&number) => &mut count.equivalent,
+            Status::Survived => &mut count.survived,
+            Status::Uncovered => &mut count.uncovered,
+            Status::TimedOut => &mut count.timed_out,
+            _ => &mut count.excluded,
+        } += 1;
+    }
+    counts
+}
+
+fn excluded_tests(measurement: &Measurement) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for test in &measurement.excluded {
+        let reason = match serde_json::to_value(&test.reason) {
+            Ok(serde_json::Value::Object(map)) => map
+                .get("kind")
+                .and_then(|kind| kind.as_str())
+                .unwrap_or_default()
+                .to_owned(),
+            _ => String::new(),
+        };
+        *counts.entry(reason).or_default() += 1;
+    }
+    counts
+}
+
+/// What is known when tasks are tried.
+struct Tries<'a> {
+    assembler: &'a Assembler<'a>,
+    /// Positions of candidates, in the order in which they are tried.
+    order: &'a [usize],
+    candidates: &'a [Candidate],
+    /// Names what else bears on proofs.
+    measured: &'a Digest,
+    options: &'a MakeOptions,
+    factory: &'a Factory<'a>,
+}
+
+/// What came of one try.
+enum Tried {
+    Proven(Box<Task>),
+    Rejected(Rejected),
+    Unusable(String),
+}
+
+impl Tries<'_> {
+    /// Tries candidates until enough tasks are proven.
+    fn prove(
+        &self,
+        counts: &mut BTreeMap<String, KindCounts>,
+        cost: &mut Cost,
+        on_event: &mut dyn FnMut(Event),
+    ) -> Result<(Vec<Task>, Vec<Rejected>), MakeError> {
+        let stage = Stage::Prove;
+        let limit = self.options.limit.unwrap_or(usize::MAX);
+        let n_total = limit.min(self.order.len());
+        on_event(Event::Started { stage, n_total });
+        let cache = self.factory.cache;
+        let key = Digest::of_value(&("proofs", self.measured, self.options.repeat));
+        let journal = Journal::open(cache, &key)?;
+        // Nobody needs the starts of these tasks again: trials prepare them in their own cache.
+        let folder = tempfile::Builder::new()
+            .prefix("proving-")
+            .tempdir_in(cache.root())
+            .map_err(|source| MakeError::Stage {
+                operation: "make",
+                path: cache.root().to_owned(),
+                source,
+            })?;
+        let scratch = Cache::open(folder.path())?;
+        let mut tasks = Vec::new();
+        let mut rejected = Vec::new();
+        let mut unusable: BTreeMap<String, usize> = BTreeMap::new();
+        let mut resumed = true;
+        let mut n_tried = 0;
+        for numbers in self.order.chunks(PROVE_CHUNK) {
+            if tasks.len() >= limit || (self.factory.stopped)() {
+                break;
+            }
+            let (tried, is_known) = self.try_chunk(numbers, &journal, &scratch, cost)?;
+            resumed &= is_known;
+            for (number, tried) in numbers.iter().zip(tried) {
+                let kind = &self.candidates[*number].kind;
+                let count = counts.entry(kind.clone()).or_default();
+                n_tried += 1;
+                match tried {
+                    Tried::Proven(task) if tasks.len() < limit => {
+                        count.proven += 1;
+                        tasks.push(*task);
+                    }
+                    Tried::Proven(_) => {}
+                    Tried::Rejected(one) => {
+                        count.unproven += 1;
+                        rejected.push(one);
+                    }
+                    Tried::Unusable(reason) => {
+                        count.unusable += 1;
+                        *unusable.entry(reason).or_default() += 1;
+                    }
+                }
+            }
+            let n_done = if limit == usize::MAX {
+                n_tried
+            } else {
+                tasks.len()
+            };
+            on_event(Event::Advanced {
+                stage,
+                n_done,
+                n_total,
+            });
+        }
+        tasks.sort_by(|a, b| a.id.cmp(&b.id));
+        for (reason, n) in unusable {
+            on_event(Event::Note(format!(
+                "{n} candidates become no tasks: failed to {reason}"
+            )));
+        }
+        on_event(Event::Finished {
+            stage,
+            summary: format!("{} tasks proven of {n_tried} tried", tasks.len()),
+            resumed,
+        });
+        Ok((tasks, rejected))
+    }
+
+    /// Tries candidates, in parallel; what comes out is in their order. The second value says
+    /// whether all of it was known.
+    fn try_chunk(
+        &self,
+        numbers: &[usize],
+        journal: &Journal,
+        scratch: &Cache,
+        cost: &mut Cost,
+    ) -> Result<(Vec<Tried>, bool), MakeError> {
+        enum Step {
+            Done(Tried),
+            ToProve(Box<PreparedTask>),
+        }
+        let step = |number: usize| -> Result<Step, MakeError> {
+            let task = match self.assembler.task(number) {
+                Ok(task) => task,
+                Err(reason) => return Ok(Step::Done(Tried::Unusable(reason))),
+            };
+            Ok(match journal.get(&task.digest()) {
+                Some(None) => Step::Done(Tried::Proven(Box::new(task))),
+                Some(Some(reason)) => Step::Done(Tried::Rejected(Rejected {
+                    id: task.id,
+                    reason,
+                })),
+                None => {
+                    let prepared = prepare(&task, scratch, self.factory.tools)?;
+                    Step::ToProve(Box::new(prepared.task))
+                }
+            })
+        };
+        let steps = in_parallel(self.factory.workshop.n_workers, numbers, &step);
+        let mut tried = Vec::with_capacity(numbers.len());
+        let mut places = Vec::new();
+        let mut prepared = Vec::new();
+        for step in steps {
+            match step? {
+                Step::Done(done) => tried.push(Some(done)),
+                Step::ToProve(task) => {
+                    places.push(tried.len());
+                    tried.push(None);
+                    prepared.push(*task);
+                }
+            }
+        }
+        let is_known = prepared.is_empty();
+        let (proofs, spent) = prove::prove(&self.factory.workshop, &prepared, self.options.repeat);
+        cost.add(spent);
+        for ((place, prepared), proof) in places.into_iter().zip(prepared).zip(proofs) {
+            if let Some(entry) = prepared
+                .start_tree
+                .as_ref()
+                .and_then(|tree| tree.parent()?.parent())
+            {
+                let _ = std::fs::remove_dir_all(entry);
+            }
+            tried[place] = Some(conclude(prepared.task, &proof.findings, journal)?);
+        }
+        Ok((tried.into_iter().flatten().collect(), is_known))
+    }
+}
+
+/// Keeps the result of a proof. What was lost says nothing of the task, so it is not kept and tried
+/// again next time.
+fn conclude(task: Task, findings: &[Finding], journal: &Journal) -> Result<Tried, MakeError> {
+    let text = |finding: &Finding| serde_json::to_string(finding).expect("findings are plain data");
+    let lost = findings
+        .iter()
+        .find(|finding| matches!(finding, Finding::Lost { .. }));
+    if let Some(lost) = lost {
+        return Ok(Tried::Rejected(Rejected {
+            id: task.id,
+            reason: text(lost),
+        }));
+    }
+    let reason = findings.first().map(text);
+    journal.put(&task.digest(), reason.as_deref())?;
+    Ok(match reason {
+        None => Tried::Proven(Box::new(task)),
+        Some(reason) => Tried::Rejected(Rejected {
+            id: task.id,
+            reason,
+        }),
+    })
+}
+
+/// Applies a function to everything, by several threads; results are in order.
+fn in_parallel<T: Sync, R: Send>(
+    n_workers: usize,
+    items: &[T],
+    work: &(dyn Fn(T) -> R + Sync),
+) -> Vec<R>
+where
+    T: Copy,
+{
+    let next = AtomicUsize::new(0);
+    let results: Mutex<BTreeMap<usize, R>> = Mutex::new(BTreeMap::new());
+    std::thread::scope(|scope| {
+        for _ in 0..n_workers.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let turn = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(turn) else {
+                        return;
+                    };
+                    let result = work(*item);
+                    results
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .insert(turn, result);
+                }
+            });
+        }
+    });
+    let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests;
