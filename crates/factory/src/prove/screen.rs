@@ -28,7 +28,7 @@ pub struct ScreenOptions {
     pub timeout_seconds: f64,
     /// Memory that a run may take beyond the interpreter with its packages.
     pub memory_bytes: u64,
-    /// Candidates that one sandbox takes.
+    /// Candidates that one sandbox takes, at most.
     pub batch: usize,
 }
 
@@ -136,12 +136,15 @@ pub fn screen(
         });
     }
     let mut cost = Cost::default();
-    let mut run = |numbers: &[usize], batch| -> Result<Vec<Found>, PoolError> {
+    let mut run = |numbers: &[usize]| -> Result<Vec<Found>, PoolError> {
         let (found, spent) = pool::run(
             subject,
             workshop,
             &index.measurement().imports,
-            batch,
+            // Every worker gets several batches, so that all end at about the same time.
+            options
+                .batch
+                .min(numbers.len().div_ceil(3 * workshop.n_workers.max(1))),
             numbers.len(),
             &|turn| {
                 let candidate = &candidates[numbers[turn]];
@@ -157,7 +160,7 @@ pub fn screen(
         cost.add(spent);
         Ok(found)
     };
-    let found = run(&pending, options.batch)?;
+    let found = run(&pending)?;
     let doubtful: Vec<usize> = pending
         .iter()
         .zip(&found)
@@ -172,7 +175,7 @@ pub fn screen(
     for (number, found) in pending.iter().zip(found) {
         found.store(&mut screened[*number]);
     }
-    let again = run(&doubtful, options.batch)?;
+    let again = run(&doubtful)?;
     for (number, found) in doubtful.iter().zip(again) {
         let screened = &mut screened[*number];
         if screened.status != found.status || screened.failing != found.failing {

@@ -8,21 +8,23 @@
 //! What this does not cover: code under test shares a process with pytest and can forge its own
 //! job's results, though not another's. Nothing here is a proof; see [`crate::prove::proof`].
 
+mod job;
+mod metered;
+
 use std::{
     collections::{BTreeSet, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
 use temper_core::{
-    Bytes, Entry, Failure, PreparedTask, TestOutcome, TreePath,
+    Bytes, Failure, PreparedTask, TestOutcome, TreePath,
     task::{InjectedFile, PreparedMount},
-    tree::Changes,
 };
 use temper_sandbox::{
     Backend, Command, Demand, Execution, ExitStatus, Limits, Network, Protection, Root, Sandbox,
-    SandboxError, SandboxSpec, Usage, WorkTree,
+    SandboxError, SandboxSpec, WorkTree,
     verify::{
         channel::{self, Key, Line},
         excerpt,
@@ -31,8 +33,11 @@ use temper_sandbox::{
     },
 };
 
-const POOL: &str = include_str!("python/pool.py");
-const WORKER: &str = include_str!("python/worker.py");
+pub use job::{Budgets, Job};
+pub use metered::{Cost, Metered};
+
+const POOL: &str = include_str!("../python/pool.py");
+const WORKER: &str = include_str!("../python/worker.py");
 
 /// Records of one batch; more is dropped and the jobs without a result are run again.
 const OUTPUT_BYTES: u64 = 512 << 20;
@@ -89,228 +94,6 @@ pub struct Workshop<'a> {
     pub n_workers: usize,
     /// A name for people and for finding what was left behind.
     pub label: String,
-}
-
-/// What was consumed by sandboxes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Cost {
-    /// Processor time of all sandboxes, in seconds; wall time of a sandbox whose backend does not
-    /// measure it.
-    pub core_seconds: f64,
-    /// Sandboxes that were started.
-    pub n_sandboxes: u64,
-}
-
-impl Cost {
-    /// Adds what another part consumed.
-    pub fn add(&mut self, other: Cost) {
-        self.core_seconds += other.core_seconds;
-        self.n_sandboxes += other.n_sandboxes;
-    }
-}
-
-/// A backend that adds up what its sandboxes consumed.
-pub struct Metered<'a> {
-    inner: &'a dyn Backend,
-    cost: Arc<Mutex<Cost>>,
-}
-
-impl<'a> Metered<'a> {
-    /// Passes everything on to `inner`.
-    pub fn new(inner: &'a dyn Backend) -> Self {
-        Metered {
-            inner,
-            cost: Arc::default(),
-        }
-    }
-
-    /// What the sandboxes that are gone consumed.
-    pub fn cost(&self) -> Cost {
-        *self.cost.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Backend for Metered<'_> {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn protections(&self) -> Result<temper_sandbox::Protections, SandboxError> {
-        self.inner.protections()
-    }
-
-    fn start(&self, spec: &SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
-        Ok(Box::new(MeteredSandbox {
-            inner: Some(self.inner.start(spec)?),
-            cost: Arc::clone(&self.cost),
-        }))
-    }
-}
-
-struct MeteredSandbox {
-    /// Present until it is stopped.
-    inner: Option<Box<dyn Sandbox>>,
-    cost: Arc<Mutex<Cost>>,
-}
-
-impl MeteredSandbox {
-    fn live(&mut self) -> Result<&mut dyn Sandbox, SandboxError> {
-        match &mut self.inner {
-            Some(inner) => Ok(inner.as_mut()),
-            None => Err(SandboxError::Ended("it was stopped".into())),
-        }
-    }
-
-    fn end(&mut self) -> Result<Usage, SandboxError> {
-        let Some(inner) = self.inner.take() else {
-            return Ok(Usage::default());
-        };
-        let usage = inner.stop()?;
-        let mut cost = self.cost.lock().unwrap_or_else(PoisonError::into_inner);
-        cost.add(Cost {
-            core_seconds: usage.cpu_seconds.unwrap_or(usage.wall_seconds),
-            n_sandboxes: 1,
-        });
-        Ok(usage)
-    }
-}
-
-impl Drop for MeteredSandbox {
-    fn drop(&mut self) {
-        // A sandbox that cannot say what it consumed is gone all the same.
-        let _ = self.end();
-    }
-}
-
-impl Sandbox for MeteredSandbox {
-    fn exec(&mut self, command: &Command) -> Result<Execution, SandboxError> {
-        self.live()?.exec(command)
-    }
-
-    fn write_files(&mut self, files: &[InjectedFile]) -> Result<(), SandboxError> {
-        self.live()?.write_files(files)
-    }
-
-    fn read_file(&mut self, path: &str, max_bytes: u64) -> Result<Option<Vec<u8>>, SandboxError> {
-        self.live()?.read_file(path, max_bytes)
-    }
-
-    fn changes(&mut self) -> Result<Changes, SandboxError> {
-        self.live()?.changes()
-    }
-
-    fn stop(mut self: Box<Self>) -> Result<Usage, SandboxError> {
-        self.end()
-    }
-}
-
-/// One run of tests on a changed work tree.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Job {
-    /// What differs from the pristine files.
-    pub changes: Changes,
-    /// Files that are given to pytest.
-    pub files: Vec<String>,
-    /// The tests to run, in this order; `None` runs all that are found.
-    pub tests: Option<Vec<String>>,
-    /// Processor seconds of each test: one for all, or one for each of `tests`.
-    pub budgets: Budgets,
-    /// Processor seconds until the first test, and after the last.
-    pub collect_seconds: f64,
-    /// Processor seconds of the whole job.
-    pub total_seconds: f64,
-    /// Memory beyond what the worker has at its start.
-    pub memory_bytes: u64,
-    /// How many tests may end the interpreter before the rest is given up.
-    pub max_breaks: u32,
-    /// Whether executed lines are reported.
-    pub trace: bool,
-    /// Whether network and writes to files are reported.
-    pub watch: bool,
-    /// Whether imported third-party modules and the end of the log are reported.
-    pub describe: bool,
-}
-
-/// Processor seconds of tests.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum Budgets {
-    /// The same for each.
-    Each(f64),
-    /// By position in the job's tests.
-    By(Vec<f64>),
-}
-
-/// Wall time that a test may take beyond its processor time, because it sleeps or the machine is
-/// busy.
-const WALL_FACTOR: f64 = 4.0;
-const WALL_EXTRA_SECONDS: f64 = 5.0;
-
-impl Job {
-    /// A run of whole files, or of chosen tests of them, on the pristine state.
-    pub fn new(files: Vec<String>, tests: Option<Vec<String>>) -> Self {
-        Job {
-            changes: Changes::new(),
-            files,
-            tests,
-            budgets: Budgets::Each(20.0),
-            collect_seconds: 60.0,
-            total_seconds: 600.0,
-            memory_bytes: 1 << 30,
-            max_breaks: 1,
-            trace: false,
-            watch: false,
-            describe: false,
-        }
-    }
-
-    fn largest_budget(&self) -> f64 {
-        match &self.budgets {
-            Budgets::Each(seconds) => *seconds,
-            Budgets::By(all) => all.iter().copied().fold(0.0, f64::max),
-        }
-    }
-
-    /// No job lasts longer.
-    fn wall_limit(&self) -> f64 {
-        f64::from(self.max_breaks.max(1))
-            * ((self.total_seconds + self.collect_seconds) * WALL_FACTOR + WALL_EXTRA_SECONDS)
-    }
-
-    fn to_json(&self) -> String {
-        let changes: Vec<_> = self
-            .changes
-            .iter()
-            .filter_map(|(path, entry)| {
-                let (content, executable) = match entry {
-                    None => (None, false),
-                    Some(Entry::File {
-                        content,
-                        executable,
-                    }) => (Some(Bytes(content.clone())), *executable),
-                    Some(Entry::Symlink { .. }) => return None,
-                };
-                Some((path.to_text().into_owned(), content, executable))
-            })
-            .collect();
-        serde_json::json!({
-            "changes": changes,
-            "files": self.files,
-            "ids": self.tests,
-            "budgets": self.budgets,
-            "collect_seconds": self.collect_seconds,
-            "total_seconds": self.total_seconds,
-            "wall_seconds": self.largest_budget() * WALL_FACTOR + WALL_EXTRA_SECONDS,
-            "collect_wall_seconds": self.collect_seconds * WALL_FACTOR,
-            "memory_bytes": self.memory_bytes,
-            "max_breaks": self.max_breaks,
-            "trace": self.trace,
-            "watch": self.watch,
-            "modules": self.describe,
-            "log": self.describe,
-        })
-        .to_string()
-    }
 }
 
 /// What became of one test of a job.
