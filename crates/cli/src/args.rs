@@ -83,6 +83,9 @@ pub enum Verb {
     /// Look at, import and prove tasks
     #[command(subcommand)]
     Tasks(TasksVerb),
+    /// Divide a suite into train, dev and test so that none learns from another
+    #[command(subcommand)]
+    Split(crate::verbs::split::args::SplitVerb),
     /// Fetch, look at, convert and merge models
     #[command(subcommand)]
     Model(crate::verbs::model::args::ModelVerb),
@@ -137,6 +140,8 @@ pub enum TasksVerb {
         #[command(flatten)]
         format: FormatArgs,
     },
+    /// Compare tasks with published sets, or any text and code, that they must not overlap with
+    Decontaminate(crate::verbs::tasks::decontaminate::DecontaminateArgs),
     /// Read tasks of another format and store them for Temper
     Import {
         /// A file or directory: SWE-bench or SWE-smith records, a Harbor task, an archive of one

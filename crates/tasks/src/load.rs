@@ -11,6 +11,7 @@ use crate::{
     archive::{self, ArchiveLimits},
     error::{Cause, LoadError},
     harbor,
+    isolation::{self, SPLIT_FILE, SplitManifest},
     native::{self, SUITE_FILE, Suite, TASK_FILE},
     records, swebench, swesmith,
     tree_io::{TreeLimits, read_tree},
@@ -23,6 +24,9 @@ pub struct LoadOptions {
     pub format: Option<TaskFormat>,
     /// Which reading of logs decides, for formats that leave it open. Each format has a default.
     pub rules: Option<ResolutionRules>,
+    /// Leaves a suite's frozen split (`split.json`) aside, so that tasks are in the split that they
+    /// name themselves.
+    pub without_split: bool,
 }
 
 /// Tasks that were read.
@@ -66,7 +70,15 @@ pub fn load_with(path: &Path, options: &LoadOptions) -> Result<Loaded, LoadError
     };
     match format {
         TaskFormat::Native if path.join(SUITE_FILE).is_file() => {
-            native::read_tasks(path).map(plain)
+            let mut loaded = native::read_tasks(path).map(plain)?;
+            let split = path.join(SPLIT_FILE);
+            if !options.without_split && split.is_file() {
+                let manifest = SplitManifest::read(&split)?;
+                loaded
+                    .warnings
+                    .extend(isolation::apply(&manifest, &mut loaded.tasks)?);
+            }
+            Ok(loaded)
         }
         TaskFormat::Native => native::read_task(path).map(|task| plain(vec![task])),
         TaskFormat::SweBench => {

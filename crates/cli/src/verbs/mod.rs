@@ -11,7 +11,8 @@ mod profile;
 mod report;
 mod run;
 mod serve;
-mod tasks;
+pub mod split;
+pub mod tasks;
 
 use crate::{
     args::{Args, Verb},
@@ -24,6 +25,7 @@ pub fn run(args: Args) -> Result<u8, CliError> {
     let places = Places::resolve(&args.places)?;
     match args.verb {
         Verb::Tasks(verb) => tasks::run(verb, &places),
+        Verb::Split(verb) => split::run(verb, &places),
         Verb::Model(verb) => model::run(verb, &places),
         Verb::Run(args) => run::run(&args, &places),
         Verb::Grade(args) => grade::run(&args, &places),

@@ -317,7 +317,7 @@ pub fn comparable_path(path: &str) -> String {
         .to_owned()
 }
 
-fn identities(task: &Task) -> BTreeSet<String> {
+pub(crate) fn identities(task: &Task) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let name = project_name(&task.origin.project);
     if !name.is_empty() {
@@ -364,7 +364,7 @@ fn kind(task: &Task) -> String {
 }
 
 /// Fields in which published sets and our own candidates keep the change that a task is made from.
-fn lineage(task: &Task) -> BTreeSet<String> {
+pub(crate) fn lineage(task: &Task) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let text = |field: &str| match task.metadata.get(field) {
         Some(serde_json::Value::String(text)) if !text.is_empty() => Some(text.clone()),
@@ -381,6 +381,30 @@ fn lineage(task: &Task) -> BTreeSet<String> {
     found
 }
 
+/// File, text after and text before of what a task's fix changes, without tests.
+pub(crate) fn fix_texts(task: &Task) -> Vec<(String, String, String)> {
+    let mut texts = fix(task)
+        .map(|patch| patch_texts(&patch.0))
+        .unwrap_or_default();
+    texts.retain(|(file, _, _)| !is_test(task, file));
+    texts
+}
+
+/// The same of any patch. Hunks of one file are one text.
+pub(crate) fn patch_texts(patch: &[u8]) -> Vec<(String, String, String)> {
+    let mut texts: BTreeMap<String, (Vec<u8>, Vec<u8>)> = BTreeMap::new();
+    for hunk in hunks(patch) {
+        let (after, before) = texts.entry(hunk.file).or_default();
+        after.extend(hunk.text);
+        before.extend(hunk.before);
+    }
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    texts
+        .into_iter()
+        .map(|(file, (after, before))| (file, text(after), text(before)))
+        .collect()
+}
+
 fn fix(task: &Task) -> Option<Patch> {
     match task.oracle.as_ref()? {
         Oracle::Patch { patch } => Some(patch.clone()),
@@ -393,7 +417,7 @@ fn fix(task: &Task) -> Option<Patch> {
 fn fix_digest(hunks: &[Hunk]) -> Digest {
     let mut hashes = Vec::new();
     for hunk in hunks {
-        code(&hunk.removed, Names::Kept, |token| hashes.push(token.hash));
+        code(&hunk.before, Names::Kept, |token| hashes.push(token.hash));
         code(&hunk.text, Names::Kept, |token| hashes.push(token.hash));
     }
     Digest::of_value(&hashes)

@@ -12,8 +12,8 @@ pub(super) struct Hunk {
     pub(super) last_line: u32,
     /// Context and added lines.
     pub(super) text: Vec<u8>,
-    /// Removed lines.
-    pub(super) removed: Vec<u8>,
+    /// Context and removed lines.
+    pub(super) before: Vec<u8>,
 }
 
 /// Reads the hunks of a patch; lines that are no part of one are passed over.
@@ -52,7 +52,7 @@ pub(super) fn hunks(patch: &[u8]) -> Vec<Hunk> {
             Some(b'-') => {
                 n_old = n_old.saturating_sub(1);
                 removed = true;
-                hunk.removed.extend_from_slice(rest);
+                hunk.before.extend_from_slice(rest);
             }
             Some(b'+') => {
                 n_new = n_new.saturating_sub(1);
@@ -70,6 +70,7 @@ pub(super) fn hunks(patch: &[u8]) -> Vec<Hunk> {
                 n_new = n_new.saturating_sub(1);
                 line = line.saturating_add(1);
                 hunk.text.extend_from_slice(rest);
+                hunk.before.extend_from_slice(rest);
             }
         }
         if removed && n_old == 0 && n_new == 0 {

@@ -15,13 +15,16 @@ mod groups;
 mod hunks;
 mod links;
 mod manifest;
+mod sources;
 mod split;
 mod verify;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use evidence::{Code, Collector, Evidence, Sources, WholeFile, no_sources};
+pub use evidence::{comparable_path, home, project_name};
+pub(crate) use evidence::{fix_texts, identities, lineage, patch_texts};
 pub use extend::{Extension, Refused, extend};
 pub use functions::{Function, functions};
 pub use groups::{Group, groups, why};
@@ -29,5 +32,6 @@ pub use links::{BANDS, Granularity, Link, LinkRule, Reason, links};
 pub use manifest::{
     FrozenGroup, FrozenTask, MAX_SPLIT_BYTES, SPLIT_FILE, SplitManifest, apply, content_digest,
 };
+pub use sources::Archives;
 pub use split::{Fractions, SplitError, SplitRule, split};
 pub use verify::{Finding, verify};

@@ -4,6 +4,7 @@
 mod json;
 mod parquet;
 mod parquet_write;
+mod stream;
 
 use std::path::Path;
 
@@ -17,6 +18,7 @@ pub(crate) use parquet_write::write as write_parquet;
 /// A column of Parquet files that holds, as JSON text, the fields of a row that have no column of
 /// their own, because not every row has them or their types differ.
 pub(crate) const FIELDS: &str = "temper_fields";
+pub(crate) use stream::for_each;
 
 /// More records than any published set of tasks holds.
 const MAX_RECORDS: usize = 500_000;

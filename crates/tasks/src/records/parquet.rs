@@ -62,6 +62,30 @@ fn read_rows(path: &Path, file: fs::File) -> Result<Vec<Map<String, Value>>, Loa
     Ok(records)
 }
 
+/// Gives the rows one by one, in memory that a row group bounds.
+pub(super) fn for_each(path: &Path, each: &mut super::stream::Each<'_>) -> Result<(), LoadError> {
+    let file = fs::File::open(path).map_err(|error| LoadError::read(path, error))?;
+    let read = panic::AssertUnwindSafe(|| {
+        let syntax = |error: ::parquet::errors::ParquetError| {
+            LoadError::read(path, Cause::Syntax(error.to_string()))
+        };
+        let reader = SerializedFileReader::new(file).map_err(syntax)?;
+        for (index, row) in reader.get_row_iter(None).map_err(syntax)?.enumerate() {
+            let fields = object(row.map_err(syntax)?).map_err(|(field, cause)| {
+                LoadError::read(path, cause)
+                    .in_record((index + 1).to_string())
+                    .in_field(field)
+            })?;
+            each(fields);
+        }
+        Ok(())
+    });
+    panic::catch_unwind(read).unwrap_or_else(|_| {
+        let cause = Cause::Syntax("the Parquet file is damaged".to_owned());
+        Err(LoadError::read(path, cause))
+    })
+}
+
 type Refused = (String, Cause);
 
 fn object(row: Row) -> Result<Map<String, Value>, Refused> {

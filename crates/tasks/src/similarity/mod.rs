@@ -12,5 +12,5 @@ mod ngrams;
 mod tokens;
 
 pub use minhash::{Bands, FAMILY, Permutations, Signature, candidate_pairs};
-pub use ngrams::{NgramSet, containment, intersection, jaccard, ngrams, rolling};
+pub use ngrams::{NgramSet, Rolling, containment, intersection, jaccard, ngrams, rolling};
 pub use tokens::{Kind, Names, TOKENS, Token, code, hash_bytes, words};

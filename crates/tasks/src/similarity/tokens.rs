@@ -159,9 +159,9 @@ pub fn code(text: &[u8], names: Names, mut each: impl FnMut(Token)) {
     }
 }
 
-/// Calls `each` with the hash of every word: a run of letters and digits, in lower case. Bytes of
-/// other alphabets are letters.
-pub fn words(text: &[u8], mut each: impl FnMut(u64)) {
+/// Calls `each` with the hash of every word and the byte behind it. A word is a run of letters and
+/// digits, in lower case; bytes of other alphabets are letters.
+pub fn words(text: &[u8], mut each: impl FnMut(u64, usize)) {
     let mut at = 0;
     let mut word = Vec::new();
     while at < text.len() {
@@ -172,8 +172,8 @@ pub fn words(text: &[u8], mut each: impl FnMut(u64)) {
         }
         word.clear();
         word.extend(text[at..at + length].iter().map(u8::to_ascii_lowercase));
-        each(hash_bytes(&word));
         at += length;
+        each(hash_bytes(&word), at);
     }
 }
 
@@ -310,7 +310,7 @@ mod tests {
     fn words_are_lower_case_runs() {
         let of = |text: &str| {
             let mut found = Vec::new();
-            words(text.as_bytes(), |w| found.push(w));
+            words(text.as_bytes(), |w, _| found.push(w));
             found
         };
         assert_eq!(of("The  QUICK-brown\nfox_2"), of("the quick brown fox 2"));

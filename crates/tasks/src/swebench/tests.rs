@@ -183,8 +183,8 @@ fn records_may_say_more() {
         None
     );
     let options = crate::LoadOptions {
-        format: None,
         rules: Some(ResolutionRules::SweBench5),
+        ..crate::LoadOptions::default()
     };
     let loaded = crate::load_with(&fixture("instances.json"), &options).unwrap();
     assert!(

@@ -93,8 +93,8 @@ fn both_rules_for_absent_tests_can_be_chosen() {
         ResolutionRules::SweSmithCf2e649d,
     ] {
         let options = crate::LoadOptions {
-            format: None,
             rules: Some(rules),
+            ..crate::LoadOptions::default()
         };
         let loaded = crate::load_with(&fixture("instances.jsonl"), &options).unwrap();
         assert!(loaded.tasks.iter().all(

@@ -1,5 +1,6 @@
 //! `temper tasks …`: look at, import and prove tasks.
 
+pub mod decontaminate;
 mod import;
 mod list;
 mod show;
@@ -22,6 +23,7 @@ pub fn run(verb: TasksVerb, places: &Places) -> Result<u8, CliError> {
             output,
             source_format,
         } => import::run(&source, &output, source_format),
+        TasksVerb::Decontaminate(args) => decontaminate::run(&args, places),
         TasksVerb::Validate {
             suite,
             repeat,
