@@ -17,6 +17,11 @@ class TestOnly:
         pass  # the end
 
 
+class TestNamesake:
+    def test_b(self):
+        pass
+
+
 class TestEmptied:
     def test_c(self):
         if True:
@@ -61,10 +66,11 @@ fn ids(names: &[&str]) -> Vec<TestId> {
         .collect()
 }
 
-const ALL: [&str; 10] = [
+const ALL: [&str; 11] = [
     "test_a[1]",
     "test_a[2]",
     "TestOnly::test_b",
+    "TestNamesake::test_b",
     "TestEmptied::test_c",
     "TestEmptied::test_d",
     "Base::test_e",
@@ -102,6 +108,7 @@ fn what_is_cut_goes_with_its_decorators_and_nothing_else_changes() {
         cut,
         FILE.replace("    def test_b(self):\n        pass  # the end\n", "")
     );
+    assert!(cut.contains("class TestNamesake:\n    def test_b(self):"));
 }
 
 #[test]
@@ -202,7 +209,9 @@ fn half_the_functions_are_hidden_and_parameters_stay_together() {
         let content = String::from_utf8(content.clone()).unwrap();
         for id in &division.hidden.fail_to_pass {
             let function = Function::of(id).unwrap();
-            assert!(!content.contains(&format!("def {}(", function.name)));
+            let whole = FILE.matches(&format!("def {}(", function.name)).count();
+            let left = content.matches(&format!("def {}(", function.name)).count();
+            assert_eq!(left, whole - 1);
         }
         for id in &division.public.fail_to_pass {
             let function = Function::of(id).unwrap();
