@@ -1,7 +1,8 @@
 //! Temper's own pytest runner: syntax, then public tests, then hidden tests.
 //!
 //! Each layer runs in a fresh sandbox on the task's start plus the submission, with the test files
-//! and everything that steers the runner put back (`protected`). A small parent process
+//! and everything that steers the runner put back (`protected`). Only the tests that the layer lists
+//! run, in the order of their files. A small parent process
 //! (`python/runner.py`) starts pytest in a child and relays its results; the child
 //! (`python/session.py`) imports pytest before the work tree is on the module path. Records are
 //! authenticated twice, from the child to the parent and from the parent to Temper, under keys
@@ -52,7 +53,7 @@ use super::{
 use crate::{Command, Execution, ExitStatus};
 
 /// The name that verdicts carry.
-pub const NAME: &str = "pytest-layers/1";
+pub const NAME: &str = "pytest-layers/2";
 
 const RUNNER: &str = include_str!("python/runner.py");
 const SESSION: &str = include_str!("python/session.py");
@@ -389,6 +390,7 @@ fn run_tests(
         "work_tree": task.work_tree,
         "arguments": settings.arguments,
         "files": files,
+        "tests": ids(lists).collect::<Vec<_>>(),
         "canaries": canaries.0,
         "timeout_seconds": settings.timeout.as_secs_f64(),
     });
