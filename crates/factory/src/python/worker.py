@@ -242,10 +242,13 @@ class Watch:
         self.busy = True
         try:
             path = os.path.realpath(os.fsdecode(path))
-            if path.startswith(self.free):
+            # A temporary file without a name opens its directory.
+            if (path + "/").startswith(self.free):
                 return
             if not path.startswith(INSIDE):
-                self.flags.add("outside")
+                # What cannot be written is not.
+                if os.access(path if os.path.lexists(path) else os.path.dirname(path), os.W_OK):
+                    self.flags.add("outside")
             elif os.path.lexists(path) and os.lstat(path).st_mtime < self.begun - 1:
                 if not os.path.isdir(path):
                     self.flags.add("inside")

@@ -164,8 +164,10 @@ def test_fault():
     os.kill(os.getpid(), 11)
 
 
-def test_after(tmp_path):
+def test_after(tmp_path, capfd):
     (tmp_path / "file").write_text("x")
+    with pytest.raises(OSError):
+        open("/usr/written", "w")
 "#;
 
 /// Where the wheels are seen in a sandbox.
