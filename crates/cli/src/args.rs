@@ -117,6 +117,29 @@ pub enum Verb {
 /// What to do with tasks.
 #[derive(Subcommand, Debug)]
 pub enum TasksVerb {
+    /// Make tasks of repositories: bugs that their tests notice, proven and packed as a suite
+    Make(Box<crate::verbs::tasks::make::args::MakeArgs>),
+    /// Obtain the archives and wheels of a suite by name and hash, and prove its tasks again
+    Fetch {
+        /// Which.
+        #[command(flatten)]
+        suite: SuiteArgs,
+        /// Do not prove the tasks
+        #[arg(long)]
+        no_prove: bool,
+        /// How often each side is run
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+        repeat: u32,
+        /// Where they run.
+        #[command(flatten)]
+        sandbox: SandboxArgs,
+        /// Tasks at a time [default: the number of cores]
+        #[arg(long, short = 'j')]
+        workers: Option<usize>,
+        /// How.
+        #[command(flatten)]
+        format: FormatArgs,
+    },
     /// List the tasks of a suite
     List {
         /// Which.

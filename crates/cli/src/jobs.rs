@@ -211,7 +211,7 @@ fn open_ledger(budget: &BudgetArgs, directory: &std::path::Path) -> Result<Arc<L
 
 /// Set by the first Ctrl-C or termination signal. The second one ends the process at once; what
 /// is on disk by then is whole either way.
-fn stop_flag() -> Result<&'static AtomicBool, CliError> {
+pub fn stop_flag() -> Result<&'static AtomicBool, CliError> {
     static STOP: AtomicBool = AtomicBool::new(false);
     static INSTALLED: OnceLock<Result<(), String>> = OnceLock::new();
     INSTALLED

@@ -14,6 +14,7 @@ use temper_tasks::{
     cache::Cache,
     fetch::{FetchOptions, Fetcher},
     harbor,
+    native::packed,
     prepare::{Tools, prepare as prepare_task},
     select::Selection,
 };
@@ -175,6 +176,17 @@ pub fn tools(places: &Places) -> Result<(Cache, Tools), CliError> {
     Ok((cache, tools))
 }
 
+/// As [`tools`], for the tasks of a suite: archives that lie in it are found there.
+pub fn tools_of(args: &SuiteArgs, places: &Places) -> Result<(Cache, Tools), CliError> {
+    let (cache, tools) = tools(places)?;
+    let path = suites::locate(&args.suite, &places.cache)?;
+    let tools = match packed::archives(&path) {
+        Some(archives) => tools.with_directory(archives),
+        None => tools,
+    };
+    Ok((cache, tools))
+}
+
 /// Reads the chosen tasks and lays their files ready. A task that cannot be prepared is reported
 /// and stays in the suite as one that is lost; if none can be, that is an error.
 pub fn prepare(
@@ -183,7 +195,7 @@ pub fn prepare(
     n_workers: Option<usize>,
 ) -> Result<PreparedSuite, CliError> {
     let suite = load(args, places)?;
-    let (cache, tools) = tools(places)?;
+    let (cache, tools) = tools_of(args, places)?;
     if !places.quiet {
         output::note(&format!(
             "preparing {} tasks of {}",

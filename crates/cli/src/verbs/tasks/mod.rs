@@ -1,8 +1,10 @@
-//! `temper tasks …`: look at, import and prove tasks.
+//! `temper tasks …`: make, look at, import, fetch and prove tasks.
 
 pub mod decontaminate;
+mod fetch;
 mod import;
 mod list;
+pub mod make;
 mod show;
 mod validate;
 
@@ -11,6 +13,15 @@ use crate::{args::TasksVerb, error::CliError, places::Places};
 /// Runs one of them.
 pub fn run(verb: TasksVerb, places: &Places) -> Result<u8, CliError> {
     match verb {
+        TasksVerb::Make(args) => make::run(&args, places),
+        TasksVerb::Fetch {
+            suite,
+            no_prove,
+            repeat,
+            sandbox,
+            workers,
+            format,
+        } => fetch::run(&suite, no_prove, repeat, &sandbox, workers, &format, places),
         TasksVerb::List { suite, format } => list::run(&suite, format.format, places),
         TasksVerb::Show {
             id,

@@ -1,0 +1,122 @@
+//! Flags of `temper tasks make`.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use temper_factory::{repository::Overrides, statement};
+
+use crate::args::{FormatArgs, SandboxArgs};
+
+/// `temper tasks make`
+#[derive(ClapArgs, Debug)]
+pub struct MakeArgs {
+    /// Repositories: a directory, the address of a git repository, a source distribution, or
+    /// NAME==VERSION of the package index; @REVISION may follow a directory or an address
+    #[arg(required = true, value_name = "SOURCE")]
+    pub sources: Vec<String>,
+    /// The suite to make [default: PROJECT-tasks]
+    #[arg(long, short, alias = "out", value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// Decides everything that is drawn
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// At most this many tasks of each repository
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// At most this many candidate bugs of each repository are run against its tests
+    #[arg(long, default_value_t = 2000, value_name = "N")]
+    pub max_candidates: usize,
+    /// Only these kinds of bugs, divided by commas [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "KIND")]
+    pub kinds: Vec<String>,
+    /// Where statements come from, the first that has something to say [default: commit-message,
+    /// test-output, template]
+    #[arg(long, value_delimiter = ',', value_name = "SOURCE")]
+    pub statements: Vec<StatementArg>,
+    /// Directories with the code, from the repository's root [default: found by layout]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "DIR",
+        help_heading = "Repository"
+    )]
+    pub python_path: Vec<String>,
+    /// Test files or directories of them [default: as pytest finds them]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "PATH",
+        help_heading = "Repository"
+    )]
+    pub tests: Vec<String>,
+    /// One more requirement of the tests. May be given more than once
+    #[arg(long, value_name = "REQUIREMENT", help_heading = "Repository")]
+    pub with: Vec<String>,
+    /// A project that is not installed although it is asked for. May be given more than once
+    #[arg(long, value_name = "NAME", help_heading = "Repository")]
+    pub without: Vec<String>,
+    /// Arguments of pytest, as one word [default: from its configuration]
+    #[arg(
+        long,
+        value_name = "ARGUMENTS",
+        allow_hyphen_values = true,
+        help_heading = "Repository"
+    )]
+    pub arguments: Option<String>,
+    /// Sandboxes at a time [default: the number of cores]
+    #[arg(long, short = 'j')]
+    pub workers: Option<usize>,
+    /// Where they run.
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
+    /// How.
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+/// A source of statements that needs no model.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatementArg {
+    /// Which behaviour is wrong, what its documentation says
+    Template,
+    /// What the failing public tests print
+    TestOutput,
+    /// The message of the commit that the bug undoes
+    CommitMessage,
+}
+
+impl MakeArgs {
+    /// What the user says of the repositories.
+    pub fn overrides(&self) -> Overrides {
+        Overrides {
+            python_path: self.python_path.clone(),
+            tests: self.tests.clone(),
+            with: self.with.clone(),
+            without: self.without.clone(),
+            arguments: self
+                .arguments
+                .iter()
+                .flat_map(|text| text.split_whitespace().map(str::to_owned))
+                .collect(),
+        }
+    }
+
+    /// The sources of statements, in order.
+    pub fn statements(&self) -> Vec<statement::Source> {
+        if self.statements.is_empty() {
+            return vec![
+                statement::Source::CommitMessage,
+                statement::Source::TestOutput,
+                statement::Source::Template,
+            ];
+        }
+        self.statements
+            .iter()
+            .map(|source| match source {
+                StatementArg::Template => statement::Source::Template,
+                StatementArg::TestOutput => statement::Source::TestOutput,
+                StatementArg::CommitMessage => statement::Source::CommitMessage,
+            })
+            .collect()
+    }
+}
