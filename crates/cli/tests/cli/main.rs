@@ -6,6 +6,7 @@
 mod embedded;
 mod interface;
 mod jobs;
+mod make;
 mod models;
 mod serve;
 mod support;

@@ -1,0 +1,299 @@
+//! From a repository to proven tasks, and what unsuitable repositories are told.
+
+use std::{fs, path::Path};
+
+use crate::support::Workspace;
+
+const SHAPES: &str = r#"
+"""Areas and intervals."""
+
+
+def area(width, height):
+    """The area of a rectangle; a negative side has none."""
+    if width < 0 or height < 0:
+        return 0
+    return width * height
+
+
+def clamp(value, low, high):
+    """The nearest value between low and high."""
+    if value < low:
+        return low
+    if value > high:
+        return high
+    return value
+
+
+def overlap(first, second):
+    """The length that two intervals share."""
+    start = max(first[0], second[0])
+    end = min(first[1], second[1])
+    return max(0, end - start)
+"#;
+
+const TESTS: &str = r#"
+import pytest
+from shapes import area, clamp, overlap
+
+
+def test_area():
+    assert area(2, 3) == 6
+
+
+def test_negative_area():
+    assert area(-2, 3) == 0
+    assert area(2, -3) == 0
+
+
+@pytest.mark.parametrize("value, expected", [(-1, 0), (0, 0), (5, 5), (10, 10), (11, 10)])
+def test_clamp(value, expected):
+    assert clamp(value, 0, 10) == expected
+
+
+def test_clamp_keeps_floats():
+    assert clamp(0.5, 0, 1) == 0.5
+    assert clamp(1.5, 0, 1) == 1
+
+
+def test_overlap():
+    assert overlap((0, 5), (3, 8)) == 2
+
+
+def test_overlap_of_strangers():
+    assert overlap((0, 1), (3, 8)) == 0
+"#;
+
+fn write(directory: &Path, files: &[(&str, &str)]) {
+    for (path, content) in files {
+        let path = directory.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+}
+
+#[test]
+fn a_project_becomes_proven_tasks_whatever_the_number_of_workers() {
+    let workspace = Workspace::new(0);
+    write(
+        &workspace.path("shapes"),
+        &[
+            (
+                "pyproject.toml",
+                "[project]\nname = \"shapes\"\nversion = \"1.0\"\nlicense = \"MIT\"\ndependencies = []\n",
+            ),
+            ("src/shapes/__init__.py", SHAPES),
+            ("tests/test_shapes.py", TESTS),
+        ],
+    );
+    let make = |output: &str, cache: &str, workers: &str| {
+        let cache = workspace.path(cache);
+        let ran = workspace
+            .run(&[
+                "tasks",
+                "make",
+                "shapes",
+                "--output",
+                output,
+                "--limit",
+                "6",
+                "--max-candidates",
+                "40",
+                "--seed",
+                "3",
+                "--workers",
+                workers,
+                "--cache",
+                cache.to_str().unwrap(),
+            ])
+            .expect(0);
+        assert!(
+            ran.stderr
+                .contains("measuring the tests: 10 tests trusted, 0 excluded"),
+            "{}",
+            ran.stderr
+        );
+        assert!(ran.stdout.contains("6 proven tasks"), "{}", ran.stdout);
+        assert!(ran.stdout.trim_end().ends_with(output), "{}", ran.stdout);
+    };
+    make("one", "cache", "2");
+    make("two", "another-cache", "1");
+    for file in ["tasks.jsonl", "archives/shapes-1.0.tar.gz"] {
+        let read = |suite: &str| fs::read(workspace.path(suite).join(file)).unwrap();
+        assert_eq!(read("one"), read("two"), "{file}");
+    }
+
+    let list = workspace
+        .run(&["tasks", "list", "--suite", "one", "--format", "json"])
+        .expect(0);
+    let rows: serde_json::Value = serde_json::from_str(&list.stdout).unwrap();
+    let rows = rows.as_array().unwrap();
+    assert_eq!(rows.len(), 6);
+    for row in rows {
+        assert_eq!(row["licence"], "MIT");
+        assert_ne!(row["n_hidden_fail_to_pass"], 0);
+    }
+    // What another machine has: the suite alone.
+    fs::remove_dir_all(workspace.path("shapes")).unwrap();
+    workspace
+        .run(&[
+            "tasks",
+            "fetch",
+            "--suite",
+            "one",
+            "--limit",
+            "2",
+            "--cache",
+            workspace.path("third").to_str().unwrap(),
+        ])
+        .expect(0);
+
+    // Known from the first run, so it is only written again.
+    write(
+        &workspace.path("shapes"),
+        &[
+            (
+                "pyproject.toml",
+                "[project]\nname = \"shapes\"\nversion = \"1.0\"\nlicense = \"MIT\"\ndependencies = []\n",
+            ),
+            ("src/shapes/__init__.py", SHAPES),
+            ("tests/test_shapes.py", TESTS),
+        ],
+    );
+    let again = workspace
+        .run(&[
+            "tasks",
+            "make",
+            "shapes",
+            "--output",
+            "one",
+            "--limit",
+            "6",
+            "--max-candidates",
+            "40",
+            "--seed",
+            "3",
+        ])
+        .expect(0);
+    assert!(
+        again.stderr.contains("tried (known from an earlier run)"),
+        "{}",
+        again.stderr
+    );
+}
+
+#[test]
+fn unsuitable_repositories_are_told_why_and_what_to_do() {
+    let workspace = Workspace::new(0);
+    let test = ("tests/test_a.py", "def test_a():\n    import a\n");
+    let code = ("a.py", "x = 1\n");
+    let cases: [(&str, &[(&str, &str)], i32, &str, &str); 7] = [
+        (
+            "untested",
+            &[code],
+            3,
+            "find tests of untested",
+            "--tests PATH",
+        ),
+        (
+            "go",
+            &[("main.go", "package main\n")],
+            3,
+            "there is no Python file",
+            "--python-path",
+        ),
+        (
+            "rust",
+            &[
+                (
+                    "pyproject.toml",
+                    "[build-system]\nbuild-backend = \"maturin\"\n",
+                ),
+                code,
+                test,
+            ],
+            3,
+            "maturin compiles an extension",
+            "without compiled extensions",
+        ),
+        (
+            "computed",
+            &[
+                (
+                    "setup.py",
+                    "from setuptools import setup\nsetup(name='computed', install_requires=read())\n",
+                ),
+                code,
+                test,
+            ],
+            3,
+            "its setup.py computes them",
+            "--with REQUIREMENT",
+        ),
+        (
+            "twisted",
+            &[("tox.ini", "[testenv]\ncommands = trial a\n"), code],
+            3,
+            "they are run with trial",
+            "--tests PATH",
+        ),
+        (
+            "binary",
+            &[
+                (
+                    "pyproject.toml",
+                    "[project]\nname = \"binary\"\nversion = \"1\"\ndependencies = [\"markupsafe==2.1.5\"]\n",
+                ),
+                code,
+                test,
+            ],
+            3,
+            "find a pure-Python wheel of markupsafe==2.1.5",
+            "--without markupsafe",
+        ),
+        (
+            "broken",
+            &[
+                (
+                    "pyproject.toml",
+                    "[project]\nname = \"broken\"\nversion = \"1\"\n",
+                ),
+                code,
+                ("test_a.py", "import missing_module\ndef test_a(): pass\n"),
+            ],
+            3,
+            "find tests that can be trusted",
+            "missing_module",
+        ),
+    ];
+    for (name, files, code, words, hint) in cases {
+        write(&workspace.path(name), files);
+        let ran = workspace.run(&["tasks", "make", name, "--output", "made"]);
+        assert_eq!(ran.code, Some(code), "{name}: {}", ran.stderr);
+        assert!(ran.stderr.contains(words), "{name}: {}", ran.stderr);
+        let line = ran
+            .stderr
+            .lines()
+            .find(|line| line.starts_with("hint:"))
+            .unwrap_or_default();
+        assert!(line.contains(hint), "{name}: {}", ran.stderr);
+        assert!(!workspace.path("made/tasks.jsonl").exists());
+    }
+    for (arguments, code, words) in [
+        (vec!["./nowhere"], 3, "it is no directory"),
+        (vec!["untested", "binary"], 2, "it has no name"),
+        (
+            vec!["untested", "--tests", "elsewhere"],
+            2,
+            "has no elsewhere",
+        ),
+        (
+            vec!["untested", "--output", "untested"],
+            3,
+            "something else is there",
+        ),
+    ] {
+        let ran = workspace.run(&[vec!["tasks", "make"], arguments].concat());
+        assert_eq!(ran.code, Some(code), "{}", ran.stderr);
+        assert!(ran.stderr.contains(words), "{}", ran.stderr);
+    }
+}
