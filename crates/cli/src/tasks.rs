@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    path::Path,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -177,10 +178,9 @@ pub fn tools(places: &Places) -> Result<(Cache, Tools), CliError> {
 }
 
 /// As [`tools`], for the tasks of a suite: archives that lie in it are found there.
-pub fn tools_of(args: &SuiteArgs, places: &Places) -> Result<(Cache, Tools), CliError> {
+pub fn tools_of(suite: &Path, places: &Places) -> Result<(Cache, Tools), CliError> {
     let (cache, tools) = tools(places)?;
-    let path = suites::locate(&args.suite, &places.cache)?;
-    let tools = match packed::archives(&path) {
+    let tools = match packed::archives(suite) {
         Some(archives) => tools.with_directory(archives),
         None => tools,
     };
@@ -195,7 +195,8 @@ pub fn prepare(
     n_workers: Option<usize>,
 ) -> Result<PreparedSuite, CliError> {
     let suite = load(args, places)?;
-    let (cache, tools) = tools_of(args, places)?;
+    let path = suites::locate(&args.suite, &places.cache)?;
+    let (cache, tools) = tools_of(&path, places)?;
     if !places.quiet {
         output::note(&format!(
             "preparing {} tasks of {}",

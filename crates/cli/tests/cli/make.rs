@@ -248,7 +248,7 @@ fn unsuitable_repositories_are_told_why_and_what_to_do() {
             ],
             3,
             "find a pure-Python wheel of markupsafe==2.1.5",
-            "--without markupsafe",
+            "--leave-out markupsafe",
         ),
         (
             "broken",

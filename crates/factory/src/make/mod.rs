@@ -689,10 +689,11 @@ impl Tries<'_> {
         let mut unusable: BTreeMap<String, usize> = BTreeMap::new();
         let mut resumed = true;
         let mut n_tried = 0;
-        for numbers in self.order.chunks(PROVE_CHUNK) {
-            if tasks.len() >= limit || (self.factory.stopped)() {
-                break;
-            }
+        let mut left = self.order;
+        while !left.is_empty() && tasks.len() < limit && !(self.factory.stopped)() {
+            // Near the limit, no more is tried at once than may be needed.
+            let most = PROVE_CHUNK.min((limit - tasks.len()).max(self.factory.workshop.n_workers));
+            let numbers = left.split_off(..most.min(left.len())).unwrap_or_default();
             let (tried, is_known) = self.try_chunk(numbers, &journal, &scratch, cost)?;
             resumed &= is_known;
             for (number, tried) in numbers.iter().zip(tried) {

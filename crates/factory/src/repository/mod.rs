@@ -237,11 +237,11 @@ impl RepositoryError {
                 "tasks run from the source tree with pure-Python wheels, so that they are the same on every machine; choose a project, or an older version of it, without compiled extensions".to_owned()
             }
             RepositoryError::NoPureWheel { requirement, .. } => format!(
-                "leave it out with --without {} if the tests can do without it, or ask for a version that has a pure-Python wheel with --with '{}==VERSION'",
+                "leave it out with --leave-out {} if the tests can do without it, or ask for a version that has a pure-Python wheel with --with '{}==VERSION'",
                 name_of(requirement),
                 name_of(requirement)
             ),
-            RepositoryError::Resolve(_) => "--with REQUIREMENT adds one, --without NAME leaves one out".to_owned(),
+            RepositoryError::Resolve(_) => "--with REQUIREMENT adds one, --leave-out NAME leaves one out".to_owned(),
             RepositoryError::Computed(_) => "name what it needs with --with REQUIREMENT, or say --with '' if that is nothing".to_owned(),
             RepositoryError::Pip(_) => "check the network, the proxy and --index-url".to_owned(),
             RepositoryError::Fetch(error) => return error.hint(),

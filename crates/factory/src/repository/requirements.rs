@@ -45,8 +45,9 @@ pub(super) fn name_of(requirement: &str) -> String {
 
 /// Tools that people run beside tests. They do not bear on results, and some would change how tests
 /// run.
-const TOOLS: [&str; 51] = [
+const TOOLS: [&str; 54] = [
     "aiohttp-devtools",
+    "alabaster",
     "autopep8",
     "bandit",
     "black",
@@ -72,6 +73,7 @@ const TOOLS: [&str; 51] = [
     "mkdocs",
     "mkdocs-material",
     "mypy",
+    "myst-parser",
     "nox",
     "pip",
     "pip-tools",
@@ -83,6 +85,7 @@ const TOOLS: [&str; 51] = [
     "pyright",
     "pytest-cov",
     "pytest-flake8",
+    "pytest-codspeed",
     "pytest-github-actions-annotate-failures",
     "pytest-html",
     "pytest-mypy",
@@ -135,12 +138,11 @@ const KNOWN: [&str; 12] = [
 ];
 
 /// Marks and fixtures that only a plugin gives.
-const PLUGINS: [(&str, &str); 7] = [
+const PLUGINS: [(&str, &str); 6] = [
     ("pytest.mark.asyncio", "pytest-asyncio"),
     ("pytest.mark.anyio", "anyio"),
     ("mocker", "pytest-mock"),
     ("pytest.mark.timeout", "pytest-timeout"),
-    ("pytest.mark.benchmark", "pytest-benchmark"),
     ("subtests", "pytest-subtests"),
     ("datadir", "pytest-datadir"),
 ];

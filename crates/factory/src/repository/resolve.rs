@@ -187,7 +187,7 @@ impl Problem {
                 .errors
                 .lines()
                 .rev()
-                .find(|line| line.starts_with("ERROR"))
+                .find(|line| line.starts_with("ERROR") && !line.contains("ResolutionImpossible"))
                 .map_or_else(
                     || "it does not fit the others".to_owned(),
                     |line| line.trim_start_matches("ERROR: ").to_owned(),

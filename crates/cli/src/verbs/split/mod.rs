@@ -65,14 +65,19 @@ fn load(suite: &Path) -> Result<Vec<Task>, CliError> {
 }
 
 /// What the tasks say of their code; with `sources` from their archives too.
-fn evidence(tasks: &[Task], sources: bool, places: &Places) -> Result<Vec<Evidence>, CliError> {
+fn evidence(
+    suite: &Path,
+    tasks: &[Task],
+    sources: bool,
+    places: &Places,
+) -> Result<Vec<Evidence>, CliError> {
     let mut collector = Collector::default();
     if !sources {
         return collector
             .all(tasks, &mut no_sources)
             .map_err(tasks::input_error);
     }
-    let (cache, tools) = tasks::tools(places)?;
+    let (cache, tools) = tasks::tools_of(suite, places)?;
     let mut archives = Archives::new(&cache, &tools);
     let found = collector
         .all(tasks, &mut archives)

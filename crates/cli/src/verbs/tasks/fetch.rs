@@ -10,7 +10,7 @@ use crate::{
     error::CliError,
     exit_code, output,
     places::Places,
-    tasks,
+    suites, tasks,
 };
 
 /// Fetches every archive and wheel, lays every task ready and, unless told otherwise, proves it.
@@ -35,7 +35,8 @@ pub fn run(
             }
         }
     }
-    let (_, tools) = tasks::tools_of(args, places)?;
+    let path = suites::locate(&args.suite, &places.cache)?;
+    let (_, tools) = tasks::tools_of(&path, places)?;
     let n_files = files.len();
     for (number, file) in files.into_keys().enumerate() {
         if !places.quiet {

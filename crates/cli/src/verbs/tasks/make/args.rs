@@ -54,7 +54,7 @@ pub struct MakeArgs {
     pub with: Vec<String>,
     /// A project that is not installed although it is asked for. May be given more than once
     #[arg(long, value_name = "NAME", help_heading = "Repository")]
-    pub without: Vec<String>,
+    pub leave_out: Vec<String>,
     /// Arguments of pytest, as one word [default: from its configuration]
     #[arg(
         long,
@@ -92,7 +92,7 @@ impl MakeArgs {
             python_path: self.python_path.clone(),
             tests: self.tests.clone(),
             with: self.with.clone(),
-            without: self.without.clone(),
+            without: self.leave_out.clone(),
             arguments: self
                 .arguments
                 .iter()

@@ -22,10 +22,8 @@ use temper_factory::{
 };
 use temper_report::table::{Align, Table};
 use temper_tasks::{
-    isolation::{self, Collector, LinkRule},
+    isolation::{self, Archives, Collector, LinkRule},
     native::{Suite, packed},
-    prepare::source_tree,
-    tree_io::{TreeLimits, read_tree},
 };
 
 use self::{args::MakeArgs, progress::Progress};
@@ -274,22 +272,9 @@ fn group(
     cache: &temper_tasks::cache::Cache,
     tools: &temper_tasks::prepare::Tools,
 ) -> Result<(), CliError> {
-    let mut trees = BTreeMap::new();
-    let mut sources = |task: &Task| {
-        let temper_core::task::Start::SourceDistribution { archive, .. } = &task.start else {
-            return None;
-        };
-        trees
-            .entry(archive.sha256.clone())
-            .or_insert_with(|| {
-                let path = source_tree(archive, cache, tools).ok()?;
-                let tree = read_tree(&path, &TreeLimits::default()).ok()?;
-                Some(std::sync::Arc::new(tree))
-            })
-            .clone()
-    };
+    let mut archives = Archives::new(cache, tools);
     let evidence = Collector::default()
-        .all(all, &mut sources)
+        .all(all, &mut archives)
         .map_err(tasks::input_error)?;
     let links = isolation::links(&evidence, &LinkRule::default());
     let groups = isolation::groups(&evidence, &links);
@@ -455,6 +440,7 @@ fn table(report: &Report<'_>) -> String {
         ("kind", Align::Left),
         ("candidates", Align::Right),
         ("uncovered", Align::Right),
+        ("equivalent", Align::Right),
         ("survived", Align::Right),
         ("timed out", Align::Right),
         ("excluded", Align::Right),
@@ -492,11 +478,12 @@ fn table(report: &Report<'_>) -> String {
     text
 }
 
-fn cells(kind: &str, count: &KindCounts) -> [String; 10] {
+fn cells(kind: &str, count: &KindCounts) -> [String; 11] {
     [
         kind.to_owned(),
         count.candidates.to_string(),
         count.uncovered.to_string(),
+        count.equivalent.to_string(),
         count.survived.to_string(),
         count.timed_out.to_string(),
         count.excluded.to_string(),
