@@ -280,7 +280,7 @@ fn judge(nearest: &[TestIndex], tests: &[TestIndex], ended: Ended) -> Found {
     {
         failing.insert(tests[*index]);
     }
-    let status = status(&report, tests.len(), passing.is_empty(), failing.is_empty());
+    let status = status(&report, passing.is_empty(), failing.is_empty());
     if status == Status::BreaksImport {
         failing.extend(tests);
     }
@@ -295,19 +295,23 @@ fn judge(nearest: &[TestIndex], tests: &[TestIndex], ended: Ended) -> Found {
     }
 }
 
-fn status(report: &Report, n_tests: usize, none_passes: bool, none_fails: bool) -> Status {
+fn status(report: &Report, none_passes: bool, none_fails: bool) -> Status {
     let broken = |how| report.broken.iter().any(|(_, broken)| *broken == how);
-    let n_collected = n_tests - report.missing.len();
     // pytest refuses to start when the tests' `conftest.py` does not import.
     let refused = report.exit == Some(4) && report.runs.is_empty();
-    let not_collected = n_collected == 0 && !report.errors.is_empty();
+    // Where a package cannot be imported, tests of modules that can be are errors as well.
+    let all_errors = report
+        .runs
+        .iter()
+        .all(|run| run.outcome == TestOutcome::Error);
+    let not_imported = none_passes && all_errors && !report.errors.is_empty();
     if broken(Break::Time) {
         Status::TimedOut
     } else if !report.broken.is_empty() || matches!(report.exit, Some(2 | 3)) {
         Status::Crashed
     } else if report.flags.iter().any(|(_, flag)| *flag == Flag::Memory) {
         Status::OutOfMemory
-    } else if refused || (none_passes && not_collected) {
+    } else if refused || not_imported {
         Status::BreaksImport
     } else if none_fails {
         Status::Survived
