@@ -2,7 +2,7 @@
 //! is reached, is up to the caller; nothing here knows a network.
 
 /// What a model is asked.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prompt {
     /// The part that does not differ between questions of one kind.
     pub system: String,

@@ -8,16 +8,17 @@
 //! Nothing here trains, samples or splits; `temper_tasks::isolation` decides groups and splits.
 
 pub mod candidate;
-pub mod syntax;
-pub mod synth;
-pub mod repository;
 pub mod chat;
-pub mod statement;
+pub mod context;
 pub mod hidden;
 pub mod make;
 pub mod measure;
 pub mod pool;
 pub mod prove;
+pub mod repository;
+pub mod statement;
+pub mod syntax;
+pub mod synth;
 
 pub use candidate::{Candidate, Note};
 pub use repository::Repository;

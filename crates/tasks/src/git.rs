@@ -1,6 +1,8 @@
 //! The `git` program, run so that neither the user's configuration nor a repository's can change
 //! what it does.
 
+mod log;
+
 use std::{
     ffi::{OsStr, OsString},
     io::{self, BufRead, BufReader, Read, Write},
@@ -11,6 +13,7 @@ use std::{
 use temper_core::{Entry, Tree, TreePath};
 
 use crate::tree_io::TreeLimits;
+pub use log::{CommitChanges, FileChange, LogLimits};
 
 /// A `git` on this machine.
 #[derive(Clone, Debug)]

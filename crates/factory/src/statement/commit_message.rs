@@ -27,7 +27,7 @@ pub(super) fn write(facts: &Facts<'_>) -> Drafts {
             .collect();
         let text = format!(
             "{}{}The project's history describes a change whose effect is missing here:\n\n{}\n\n{}",
-            template::heading(facts, None),
+            template::heading(facts),
             template::opening(facts),
             quoted.join("\n>\n"),
             template::tests(facts)

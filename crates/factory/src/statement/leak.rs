@@ -264,6 +264,11 @@ fn literals(line: &str) -> Vec<&str> {
     found
 }
 
+/// The lines that a patch adds.
+pub(crate) fn added_lines(patch: &Patch) -> Vec<String> {
+    changed_lines(patch).0
+}
+
 /// The lines that a patch adds and those it removes, without their signs. Bytes that are no text
 /// are shown as U+FFFD.
 pub(super) fn changed_lines(patch: &Patch) -> (Vec<String>, Vec<String>) {

@@ -8,6 +8,7 @@
 mod commit_message;
 mod leak;
 mod model;
+mod subject;
 mod template;
 mod test_output;
 mod tokens;
@@ -15,7 +16,11 @@ mod tokens;
 use serde::{Deserialize, Serialize};
 use temper_core::{Patch, Place, TestId};
 
+pub(crate) use leak::added_lines;
 pub use leak::{Leak, Secrets, find_leaks};
+pub use subject::subjects;
+pub use test_output::exception;
+pub(crate) use tokens::tokens as words;
 
 use crate::{
     Note,
@@ -94,8 +99,11 @@ pub struct Facts<'a> {
     pub project: &'a str,
     /// The public tests that fail on the start. Output of hidden tests must not get here.
     pub failures: &'a [Failure<'a>],
-    /// Which public behaviour the failing tests exercise, the likeliest first.
+    /// Which public behaviour the failing tests exercise, the likeliest first: [`subjects`].
     pub subjects: &'a [Subject],
+    /// The exception that failing tests end with, hidden ones included: [`exception`]. It is what a
+    /// user sees, and says nothing of a test.
+    pub exception: Option<&'a str>,
     /// What the maker of the bug knows.
     pub note: Option<&'a Note>,
     /// The arguments after `python -m pytest` that run the public tests.

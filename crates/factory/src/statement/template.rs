@@ -12,24 +12,24 @@ pub(super) fn write(facts: &Facts<'_>) -> Drafts {
     if facts.subjects.is_empty() && facts.failures.is_empty() {
         return Err("no public behaviour and no public test is known".to_owned());
     }
-    let mut full = heading(facts, None);
+    let mut full = heading(facts);
     full.push_str(&opening(facts));
     full.push_str(&documentation(facts));
     full.push_str(&tests(facts));
     // Documentation can be part of what the bug changed.
-    let mut short = heading(facts, None);
+    let mut short = heading(facts);
     short.push_str(&opening(facts));
     short.push_str(&tests(facts));
     Ok(vec![full, short])
 }
 
-/// The title. `exception` is what a user sees, where that is known.
-pub(super) fn heading(facts: &Facts<'_>, exception: Option<&str>) -> String {
+/// The title, with the exception that a user sees, where there is one.
+pub(super) fn heading(facts: &Facts<'_>) -> String {
     let subject = match facts.subjects.first() {
         Some(subject) => format!("`{}`", subject.name),
         None => facts.project.to_owned(),
     };
-    match exception {
+    match facts.exception {
         Some(exception) => format!("# {subject} raises {exception}\n\n"),
         None => format!("# {subject} gives wrong results\n\n"),
     }
@@ -84,7 +84,7 @@ pub(super) fn documentation(facts: &Facts<'_>) -> String {
     )
 }
 
-/// Which public tests fail, and how to run them.
+/// Which public tests fail, and how to run the tests where that is known.
 pub(super) fn tests(facts: &Facts<'_>) -> String {
     let mut text = String::new();
     if !facts.failures.is_empty() {
@@ -100,6 +100,9 @@ pub(super) fn tests(facts: &Facts<'_>) -> String {
             text.push_str(&format!("    and {more} more\n"));
         }
         text.push('\n');
+    }
+    if facts.test_arguments.is_empty() {
+        return text;
     }
     text.push_str(&format!(
         "Tests that pass must go on passing. Run the tests with:\n\n    {}\n",

@@ -25,16 +25,12 @@ pub(super) fn write(facts: &Facts<'_>) -> Drafts {
             Some((failure.test.to_string(), symptom))
         })
         .collect();
-    let Some((_, first)) = symptoms.first() else {
+    if symptoms.is_empty() {
         return Err("no output of a failing public test is known".to_owned());
-    };
-    let exception = first
-        .exception
-        .as_deref()
-        .filter(|name| !matches!(*name, "AssertionError" | "Failed"));
+    }
     let mut drafts = Vec::new();
     for with_frames in [true, false] {
-        let mut text = template::heading(facts, exception);
+        let mut text = template::heading(facts);
         text.push_str(&template::opening(facts));
         for (test, symptom) in symptoms.iter().take(MAX_SHOWN) {
             text.push_str(&format!("`{test}` gives:\n\n"));
@@ -50,6 +46,14 @@ pub(super) fn write(facts: &Facts<'_>) -> Drafts {
         drafts.push(cut(&text, MAX_BYTES));
     }
     Ok(drafts)
+}
+
+/// The class of the exception that a failing test ends with, without its module; `None` for a failed
+/// assertion, which says nothing of the library.
+pub fn exception(output: &str) -> Option<String> {
+    Symptom::of(output, "")?
+        .exception
+        .filter(|name| !matches!(name.as_str(), "AssertionError" | "Failed"))
 }
 
 /// What one failing test shows.

@@ -55,10 +55,15 @@ impl Case {
             id: &self.hidden,
             source: "def test_pairs_of_one():\n    assert pairs(['single']) == []\n",
         }];
+        let exception = self
+            .output
+            .filter(|_| order.contains(&Source::TestOutput))
+            .and_then(exception);
         let facts = Facts {
             project: "pkg",
             failures: &failures,
             subjects: &self.subjects,
+            exception: exception.as_deref(),
             note: self.note.as_ref(),
             test_arguments: "tests/test_seq.py",
             fix: &self.fix,

@@ -3,7 +3,7 @@
 
 /// The words (letters, digits, underscores) and the single signs of a text. White space, quotes and
 /// backticks separate and are not kept: `"a b"`, `'a b'` and a line break in between are the same.
-pub(super) fn tokens(text: &str) -> Vec<&str> {
+pub(crate) fn tokens(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut word: Option<usize> = None;
     for (index, c) in text.char_indices() {

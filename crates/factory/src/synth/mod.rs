@@ -19,6 +19,8 @@ mod code;
 pub mod combine;
 mod edit;
 mod kinds;
+pub mod model_written;
+pub mod pr_mirror;
 mod random;
 mod select;
 mod write;
