@@ -229,6 +229,7 @@ impl<'a> Assembler<'a> {
             project: &self.repository.project,
             failures: &failures,
             subjects: &subjects,
+            exception: None,
             note: candidate.note.as_ref(),
             test_arguments: &test_arguments,
             fix,

@@ -1,5 +1,5 @@
 use temper_core::{
-    Bytes, Construction, Place, SourceGroup, Split, TaskId, TestId,
+    Bytes, Construction, Patch, Place, SourceGroup, Split, TaskId, TestId,
     task::{Origin, TestLists},
 };
 
