@@ -7,6 +7,7 @@ pub mod adapter;
 pub mod audit;
 pub mod chat_template;
 pub mod config;
+pub mod context;
 pub mod dequantise;
 pub mod export;
 pub mod file;
