@@ -253,7 +253,7 @@ pub fn measure(
 
     let mut excluded: BTreeMap<usize, Exclusion> = BTreeMap::new();
     let outcomes = outcomes(&first);
-    exclude_at_baseline(&first, &outcomes, options, &mut excluded);
+    exclude_at_baseline(&first, &outcomes, &mut excluded);
     let imports = first.modules.clone();
     let candidates: Vec<usize> = (0..first.tests.len())
         .filter(|index| !excluded.contains_key(index))
@@ -335,6 +335,16 @@ pub fn measure(
             &mut seconds,
             &mut excluded,
         );
+    }
+
+    // The shortest of all runs, since a busy machine only ever adds.
+    for index in &candidates {
+        let shortest = seconds.get(first.tests[*index].as_str()).copied();
+        if let Some(seconds) = shortest.filter(|seconds| *seconds > options.slow_seconds) {
+            excluded
+                .entry(*index)
+                .or_insert(Exclusion::TooSlow { seconds });
+        }
     }
 
     let mut blocks = Blocks::default();
@@ -441,14 +451,11 @@ fn outcomes(report: &Report) -> HashMap<&str, TestOutcome> {
 fn exclude_at_baseline(
     first: &Report,
     outcomes: &HashMap<&str, TestOutcome>,
-    options: &MeasureOptions,
     excluded: &mut BTreeMap<usize, Exclusion>,
 ) {
     let flags: BTreeSet<(usize, Flag)> = first.flags.iter().copied().collect();
     let ended: HashSet<usize> = first.broken.iter().filter_map(|(test, _)| *test).collect();
-    let seconds: HashMap<usize, f64> = first.runs.iter().map(|r| (r.index, r.seconds)).collect();
     for (index, id) in first.tests.iter().enumerate() {
-        let took = seconds.get(&index).copied().unwrap_or(0.0);
         let reason = match outcomes.get(id.as_str()) {
             _ if flags.contains(&(index, Flag::Network)) => Exclusion::Network,
             _ if flags.contains(&(index, Flag::Outside)) => Exclusion::WritesOutside,
@@ -457,9 +464,6 @@ fn exclude_at_baseline(
             None => Exclusion::NotPassing {
                 outcome: TestOutcome::NotRun,
             },
-            Some(TestOutcome::Passed) if took > options.slow_seconds => {
-                Exclusion::TooSlow { seconds: took }
-            }
             Some(TestOutcome::Passed) if holds_address(id) => Exclusion::UnstableId,
             Some(TestOutcome::Passed) => continue,
             Some(outcome) => Exclusion::NotPassing { outcome: *outcome },
