@@ -262,7 +262,7 @@ fn unsuitable_repositories_are_told_why_and_what_to_do() {
             ],
             3,
             "find tests that can be trusted",
-            "missing_module",
+            "--with REQUIREMENT",
         ),
     ];
     for (name, files, code, words, hint) in cases {

@@ -252,6 +252,9 @@ impl MakeError {
     /// What the user can do, where there is something.
     pub fn hint(&self) -> Option<String> {
         match self {
+            MakeError::Measure(error @ MeasureError::NoTests { .. }) => error.hint().or_else(|| {
+                Some("--with REQUIREMENT adds what the tests import, --tests PATH names other tests".to_owned())
+            }),
             MakeError::Measure(error) => error.hint(),
             MakeError::Pool(error) => error.hint(),
             MakeError::Options(error) => error.hint(),
@@ -314,6 +317,19 @@ pub fn make(
         ),
         resumed,
     });
+    let broken: Vec<&str> = measurement
+        .files
+        .iter()
+        .filter(|file| file.broken)
+        .map(|file| file.name.as_str())
+        .collect();
+    if let Some(first) = broken.first() {
+        on_event(Event::Note(format!(
+            "{} of {} test files cannot be collected, the first of them {first}; --with REQUIREMENT adds what they import",
+            broken.len(),
+            measurement.files.len()
+        )));
+    }
     let index = Index::new(&measurement);
 
     on_event(Event::Started {
