@@ -10,22 +10,17 @@
 mod assemble;
 mod choose;
 mod journal;
+mod screening;
 mod subjects;
+mod tries;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use temper_core::{
     Digest, Entry, PreparedTask, SourceGroup, Split, Task, TaskId, TreePath,
     task::{Environment, HiddenSource, Origin, Start, TaskFormat, TestLists, Verifier},
 };
-use temper_sandbox::verify::proof::Finding;
 use temper_tasks::{
     cache::{Cache, CacheError},
     prepare::{PrepareError, Tools, prepare},
@@ -36,22 +31,14 @@ use crate::{
     Candidate, Repository,
     measure::{self, MeasureError, MeasureOptions, Measurement, coverage::Index},
     pool::{Cost, PoolError, Subject, Workshop},
-    prove::{self, Kills, ListOptions, ScreenOptions, Screened, Status},
+    prove::{Kills, ListOptions, ScreenOptions, Screened, Status},
     statement,
-    synth::{
-        self, OptionsError,
-        combine::{CombineOptions, Proven},
-    },
+    synth::{self, OptionsError},
 };
 use assemble::Assembler;
-use journal::Journal;
+use screening::{Screening, candidates, combined};
+use tries::Tries;
 
-/// Candidates that are screened between two savings.
-const SCREEN_CHUNK: usize = 100;
-/// Tasks that are tried between two looks at the limit and at interruptions.
-const PROVE_CHUNK: usize = 16;
-/// Kinds that are made of others.
-const COMBINED: [&str; 2] = ["combine_file", "combine_module"];
 /// Changes when the same inputs would give other results of a stage.
 const LAYOUT: &str = "factory-1";
 
@@ -453,172 +440,6 @@ fn environment_of(repository: &Repository) -> Environment {
     }
 }
 
-/// Candidates that some test executes.
-fn candidates(
-    files: &BTreeMap<TreePath, Entry>,
-    index: &Index<'_>,
-    options: &MakeOptions,
-    n_workers: usize,
-    on_event: &mut dyn FnMut(Event),
-) -> Result<Vec<Candidate>, MakeError> {
-    let synthesis = synth::synthesize(
-        files,
-        &synth::Options {
-            seed: options.seed,
-            // Combinations are made of what these give.
-            kinds: options.kinds.as_ref().map(|kinds| {
-                kinds
-                    .iter()
-                    .filter(|kind| !COMBINED.contains(&kind.as_str()))
-                    .cloned()
-                    .collect()
-            }),
-            n_workers,
-            ..synth::Options::default()
-        },
-    )?;
-    for skipped in &synthesis.skipped {
-        on_event(Event::Note(format!(
-            "{} is left out: {}",
-            skipped.file, skipped.reason
-        )));
-    }
-    let n_all = synthesis.candidates.len();
-    let covered: Vec<Candidate> = synthesis
-        .candidates
-        .into_iter()
-        .filter(|candidate| candidate.places.iter().any(|place| index.executes(place)))
-        .collect();
-    if covered.len() < n_all {
-        on_event(Event::Note(format!(
-            "{} of {n_all} candidates change code that no trusted test executes",
-            n_all - covered.len()
-        )));
-    }
-    Ok(choose::thin(covered, options.max_candidates, options.seed))
-}
-
-/// Combinations of killed candidates.
-fn combined(
-    files: &BTreeMap<TreePath, Entry>,
-    candidates: &[Candidate],
-    screened: &[Screened],
-    measurement: &Measurement,
-    options: &MakeOptions,
-) -> Vec<Candidate> {
-    let wanted = |kind: &str| {
-        options
-            .kinds
-            .as_ref()
-            .is_none_or(|kinds| kinds.contains(kind))
-    };
-    let failing: Vec<BTreeSet<String>> = screened
-        .iter()
-        .map(|screened| {
-            let failing = screened.failing.iter();
-            failing
-                .map(|test| measurement.id(*test).0.clone())
-                .collect()
-        })
-        .collect();
-    let proven: Vec<Proven<'_>> = candidates
-        .iter()
-        .zip(screened)
-        .zip(&failing)
-        .filter(|((_, screened), _)| screened.status == Status::Killed)
-        .map(|((candidate, _), fail_to_pass)| Proven {
-            candidate,
-            fail_to_pass,
-        })
-        .collect();
-    let combine = CombineOptions {
-        seed: options.seed,
-        ..CombineOptions::default()
-    };
-    synth::combine::combine(files, &proven, &combine)
-        .into_iter()
-        .map(|combined| combined.candidate)
-        .filter(|candidate| wanted(&candidate.kind))
-        .collect()
-}
-
-/// What candidates are run with.
-struct Screening<'a> {
-    subject: &'a Subject,
-    index: &'a Index<'a>,
-    measured: &'a Digest,
-    options: &'a MakeOptions,
-    factory: &'a Factory<'a>,
-}
-
-impl Screening<'_> {
-    /// Runs the candidates chunk by chunk; an interruption leaves the last ones out.
-    fn run(
-        &self,
-        candidates: &[Candidate],
-        cost: &mut Cost,
-        on_event: &mut dyn FnMut(Event),
-    ) -> Result<Vec<Screened>, MakeError> {
-        let stage = Stage::Screen;
-        let n_total = candidates.len();
-        on_event(Event::Started { stage, n_total });
-        let mut all: Vec<Screened> = Vec::with_capacity(n_total);
-        let mut all_resumed = true;
-        for chunk in candidates.chunks(SCREEN_CHUNK) {
-            if (self.factory.stopped)() {
-                break;
-            }
-            let names: Vec<Digest> = chunk.iter().map(Candidate::digest).collect();
-            let key = Digest::of_value(&("screen", self.measured, &self.options.screen, names));
-            let (screened, resumed) = journal::stage(self.factory.cache, &key, || {
-                let (screened, spent) = prove::screen(
-                    self.subject,
-                    &self.factory.workshop,
-                    self.index,
-                    chunk,
-                    &self.options.screen,
-                )?;
-                cost.add(spent);
-                Ok::<Vec<Screened>, MakeError>(screened)
-            })?;
-            all_resumed &= resumed;
-            all.extend(screened);
-            on_event(Event::Advanced {
-                stage,
-                n_done: all.len(),
-                n_total,
-            });
-        }
-        let n_killed = all
-            .iter()
-            .filter(|screened| screened.status == Status::Killed)
-            .count();
-        on_event(Event::Finished {
-            stage,
-            summary: format!("{n_killed} of {} candidates killed", all.len()),
-            resumed: all_resumed,
-        });
-        Ok(all)
-    }
-
-    /// Survivors that compile to the code without a bug.
-    fn equivalents(
-        &self,
-        candidates: &[Candidate],
-        screened: &[Screened],
-        cost: &mut Cost,
-    ) -> Result<BTreeSet<usize>, MakeError> {
-        let key = Digest::of_value(&("equivalents", self.measured, screened));
-        let (found, _) = journal::stage(self.factory.cache, &key, || {
-            let (found, spent) =
-                prove::equivalents(self.subject, &self.factory.workshop, candidates, screened)?;
-            cost.add(spent);
-            Ok::<BTreeSet<usize>, MakeError>(found)
-        })?;
-        Ok(found)
-    }
-}
-
 fn count(
     candidates: &[Candidate],
     screened: &[Screened],
@@ -654,224 +475,6 @@ fn excluded_tests(measurement: &Measurement) -> BTreeMap<String, usize> {
         *counts.entry(reason).or_default() += 1;
     }
     counts
-}
-
-/// What is known when tasks are tried.
-struct Tries<'a> {
-    assembler: &'a Assembler<'a>,
-    /// Positions of candidates, in the order in which they are tried.
-    order: &'a [usize],
-    candidates: &'a [Candidate],
-    /// Names what else bears on proofs.
-    measured: &'a Digest,
-    options: &'a MakeOptions,
-    factory: &'a Factory<'a>,
-}
-
-/// What came of one try.
-enum Tried {
-    Proven(Box<Task>),
-    Rejected(Rejected),
-    Unusable(String),
-}
-
-impl Tries<'_> {
-    /// Tries candidates until enough tasks are proven.
-    fn prove(
-        &self,
-        counts: &mut BTreeMap<String, KindCounts>,
-        cost: &mut Cost,
-        on_event: &mut dyn FnMut(Event),
-    ) -> Result<(Vec<Task>, Vec<Rejected>), MakeError> {
-        let stage = Stage::Prove;
-        let limit = self.options.limit.unwrap_or(usize::MAX);
-        let n_total = limit.min(self.order.len());
-        on_event(Event::Started { stage, n_total });
-        let cache = self.factory.cache;
-        let key = Digest::of_value(&("proofs", self.measured, self.options.repeat));
-        let journal = Journal::open(cache, &key)?;
-        // Nobody needs the starts of these tasks again: trials prepare them in their own cache.
-        let folder = tempfile::Builder::new()
-            .prefix("proving-")
-            .tempdir_in(cache.root())
-            .map_err(|source| MakeError::Stage {
-                operation: "make",
-                path: cache.root().to_owned(),
-                source,
-            })?;
-        let scratch = Cache::open(folder.path())?;
-        let mut tasks = Vec::new();
-        let mut rejected = Vec::new();
-        let mut unusable: BTreeMap<String, usize> = BTreeMap::new();
-        let mut resumed = true;
-        let mut n_tried = 0;
-        let mut left = self.order;
-        while !left.is_empty() && tasks.len() < limit && !(self.factory.stopped)() {
-            // Near the limit, no more is tried at once than may be needed.
-            let most = PROVE_CHUNK.min((limit - tasks.len()).max(self.factory.workshop.n_workers));
-            let numbers = left.split_off(..most.min(left.len())).unwrap_or_default();
-            let (tried, is_known) = self.try_chunk(numbers, &journal, &scratch, cost)?;
-            resumed &= is_known;
-            for (number, tried) in numbers.iter().zip(tried) {
-                let kind = &self.candidates[*number].kind;
-                let count = counts.entry(kind.clone()).or_default();
-                n_tried += 1;
-                match tried {
-                    Tried::Proven(task) if tasks.len() < limit => {
-                        count.proven += 1;
-                        tasks.push(*task);
-                    }
-                    Tried::Proven(_) => {}
-                    Tried::Rejected(one) => {
-                        count.unproven += 1;
-                        rejected.push(one);
-                    }
-                    Tried::Unusable(reason) => {
-                        count.unusable += 1;
-                        *unusable.entry(reason).or_default() += 1;
-                    }
-                }
-            }
-            let n_done = if limit == usize::MAX {
-                n_tried
-            } else {
-                tasks.len()
-            };
-            on_event(Event::Advanced {
-                stage,
-                n_done,
-                n_total,
-            });
-        }
-        tasks.sort_by(|a, b| a.id.cmp(&b.id));
-        for (reason, n) in unusable {
-            on_event(Event::Note(format!(
-                "{n} candidates become no tasks: failed to {reason}"
-            )));
-        }
-        on_event(Event::Finished {
-            stage,
-            summary: format!("{} tasks proven of {n_tried} tried", tasks.len()),
-            resumed,
-        });
-        Ok((tasks, rejected))
-    }
-
-    /// Tries candidates, in parallel; what comes out is in their order. The second value says
-    /// whether all of it was known.
-    fn try_chunk(
-        &self,
-        numbers: &[usize],
-        journal: &Journal,
-        scratch: &Cache,
-        cost: &mut Cost,
-    ) -> Result<(Vec<Tried>, bool), MakeError> {
-        enum Step {
-            Done(Tried),
-            ToProve(Box<PreparedTask>),
-        }
-        let step = |number: usize| -> Result<Step, MakeError> {
-            let task = match self.assembler.task(number) {
-                Ok(task) => task,
-                Err(reason) => return Ok(Step::Done(Tried::Unusable(reason))),
-            };
-            Ok(match journal.get(&task.digest()) {
-                Some(None) => Step::Done(Tried::Proven(Box::new(task))),
-                Some(Some(reason)) => Step::Done(Tried::Rejected(Rejected {
-                    id: task.id,
-                    reason,
-                })),
-                None => {
-                    let prepared = prepare(&task, scratch, self.factory.tools)?;
-                    Step::ToProve(Box::new(prepared.task))
-                }
-            })
-        };
-        let steps = in_parallel(self.factory.workshop.n_workers, numbers, &step);
-        let mut tried = Vec::with_capacity(numbers.len());
-        let mut places = Vec::new();
-        let mut prepared = Vec::new();
-        for step in steps {
-            match step? {
-                Step::Done(done) => tried.push(Some(done)),
-                Step::ToProve(task) => {
-                    places.push(tried.len());
-                    tried.push(None);
-                    prepared.push(*task);
-                }
-            }
-        }
-        let is_known = prepared.is_empty();
-        let (proofs, spent) = prove::prove(&self.factory.workshop, &prepared, self.options.repeat);
-        cost.add(spent);
-        for ((place, prepared), proof) in places.into_iter().zip(prepared).zip(proofs) {
-            if let Some(entry) = prepared
-                .start_tree
-                .as_ref()
-                .and_then(|tree| tree.parent()?.parent())
-            {
-                let _ = std::fs::remove_dir_all(entry);
-            }
-            tried[place] = Some(conclude(prepared.task, &proof.findings, journal)?);
-        }
-        Ok((tried.into_iter().flatten().collect(), is_known))
-    }
-}
-
-/// Keeps the result of a proof. What was lost says nothing of the task, so it is not kept and tried
-/// again next time.
-fn conclude(task: Task, findings: &[Finding], journal: &Journal) -> Result<Tried, MakeError> {
-    let text = |finding: &Finding| serde_json::to_string(finding).expect("findings are plain data");
-    let lost = findings
-        .iter()
-        .find(|finding| matches!(finding, Finding::Lost { .. }));
-    if let Some(lost) = lost {
-        return Ok(Tried::Rejected(Rejected {
-            id: task.id,
-            reason: text(lost),
-        }));
-    }
-    let reason = findings.first().map(text);
-    journal.put(&task.digest(), reason.as_deref())?;
-    Ok(match reason {
-        None => Tried::Proven(Box::new(task)),
-        Some(reason) => Tried::Rejected(Rejected {
-            id: task.id,
-            reason,
-        }),
-    })
-}
-
-/// Applies a function to everything, by several threads; results are in order.
-fn in_parallel<T: Sync, R: Send>(
-    n_workers: usize,
-    items: &[T],
-    work: &(dyn Fn(T) -> R + Sync),
-) -> Vec<R>
-where
-    T: Copy,
-{
-    let next = AtomicUsize::new(0);
-    let results: Mutex<BTreeMap<usize, R>> = Mutex::new(BTreeMap::new());
-    std::thread::scope(|scope| {
-        for _ in 0..n_workers.max(1) {
-            scope.spawn(|| {
-                loop {
-                    let turn = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(item) = items.get(turn) else {
-                        return;
-                    };
-                    let result = work(*item);
-                    results
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .insert(turn, result);
-                }
-            });
-        }
-    });
-    let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    results.into_values().collect()
 }
 
 #[cfg(test)]

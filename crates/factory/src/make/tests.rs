@@ -1,6 +1,6 @@
 //! Parts of the pipeline that need no sandbox.
 
-use super::*;
+use super::{tries::in_parallel, *};
 
 #[test]
 fn parallel_work_keeps_its_order() {

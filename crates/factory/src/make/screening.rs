@@ -1,0 +1,188 @@
+//! Candidates from the source files, what the tests say of them, and combinations of the killed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use temper_core::{Digest, Entry, TreePath};
+
+use super::{Event, Factory, MakeError, MakeOptions, Stage, choose, journal};
+use crate::{
+    Candidate,
+    measure::{Measurement, coverage::Index},
+    pool::{Cost, Subject},
+    prove::{self, Screened, Status},
+    synth::{
+        self,
+        combine::{CombineOptions, Proven},
+    },
+};
+
+/// Candidates that are screened between two savings.
+const SCREEN_CHUNK: usize = 100;
+/// Kinds that are made of others.
+const COMBINED: [&str; 2] = ["combine_file", "combine_module"];
+
+/// Candidates that some test executes.
+pub(super) fn candidates(
+    files: &BTreeMap<TreePath, Entry>,
+    index: &Index<'_>,
+    options: &MakeOptions,
+    n_workers: usize,
+    on_event: &mut dyn FnMut(Event),
+) -> Result<Vec<Candidate>, MakeError> {
+    let synthesis = synth::synthesize(
+        files,
+        &synth::Options {
+            seed: options.seed,
+            // Combinations are made of what these give.
+            kinds: options.kinds.as_ref().map(|kinds| {
+                kinds
+                    .iter()
+                    .filter(|kind| !COMBINED.contains(&kind.as_str()))
+                    .cloned()
+                    .collect()
+            }),
+            n_workers,
+            ..synth::Options::default()
+        },
+    )?;
+    for skipped in &synthesis.skipped {
+        on_event(Event::Note(format!(
+            "{} is left out: {}",
+            skipped.file, skipped.reason
+        )));
+    }
+    let n_all = synthesis.candidates.len();
+    let covered: Vec<Candidate> = synthesis
+        .candidates
+        .into_iter()
+        .filter(|candidate| candidate.places.iter().any(|place| index.executes(place)))
+        .collect();
+    if covered.len() < n_all {
+        on_event(Event::Note(format!(
+            "{} of {n_all} candidates change code that no trusted test executes",
+            n_all - covered.len()
+        )));
+    }
+    Ok(choose::thin(covered, options.max_candidates, options.seed))
+}
+
+/// Combinations of killed candidates.
+pub(super) fn combined(
+    files: &BTreeMap<TreePath, Entry>,
+    candidates: &[Candidate],
+    screened: &[Screened],
+    measurement: &Measurement,
+    options: &MakeOptions,
+) -> Vec<Candidate> {
+    let wanted = |kind: &str| {
+        options
+            .kinds
+            .as_ref()
+            .is_none_or(|kinds| kinds.contains(kind))
+    };
+    let failing: Vec<BTreeSet<String>> = screened
+        .iter()
+        .map(|screened| {
+            let failing = screened.failing.iter();
+            failing
+                .map(|test| measurement.id(*test).0.clone())
+                .collect()
+        })
+        .collect();
+    let proven: Vec<Proven<'_>> = candidates
+        .iter()
+        .zip(screened)
+        .zip(&failing)
+        .filter(|((_, screened), _)| screened.status == Status::Killed)
+        .map(|((candidate, _), fail_to_pass)| Proven {
+            candidate,
+            fail_to_pass,
+        })
+        .collect();
+    let combine = CombineOptions {
+        seed: options.seed,
+        ..CombineOptions::default()
+    };
+    synth::combine::combine(files, &proven, &combine)
+        .into_iter()
+        .map(|combined| combined.candidate)
+        .filter(|candidate| wanted(&candidate.kind))
+        .collect()
+}
+
+/// What candidates are run with.
+pub(super) struct Screening<'a> {
+    pub(super) subject: &'a Subject,
+    pub(super) index: &'a Index<'a>,
+    pub(super) measured: &'a Digest,
+    pub(super) options: &'a MakeOptions,
+    pub(super) factory: &'a Factory<'a>,
+}
+
+impl Screening<'_> {
+    /// Runs the candidates chunk by chunk; an interruption leaves the last ones out.
+    pub(super) fn run(
+        &self,
+        candidates: &[Candidate],
+        cost: &mut Cost,
+        on_event: &mut dyn FnMut(Event),
+    ) -> Result<Vec<Screened>, MakeError> {
+        let stage = Stage::Screen;
+        let n_total = candidates.len();
+        on_event(Event::Started { stage, n_total });
+        let mut all: Vec<Screened> = Vec::with_capacity(n_total);
+        let mut all_resumed = true;
+        for chunk in candidates.chunks(SCREEN_CHUNK) {
+            if (self.factory.stopped)() {
+                break;
+            }
+            let names: Vec<Digest> = chunk.iter().map(Candidate::digest).collect();
+            let key = Digest::of_value(&("screen", self.measured, &self.options.screen, names));
+            let (screened, resumed) = journal::stage(self.factory.cache, &key, || {
+                let (screened, spent) = prove::screen(
+                    self.subject,
+                    &self.factory.workshop,
+                    self.index,
+                    chunk,
+                    &self.options.screen,
+                )?;
+                cost.add(spent);
+                Ok::<Vec<Screened>, MakeError>(screened)
+            })?;
+            all_resumed &= resumed;
+            all.extend(screened);
+            on_event(Event::Advanced {
+                stage,
+                n_done: all.len(),
+                n_total,
+            });
+        }
+        let n_killed = all
+            .iter()
+            .filter(|screened| screened.status == Status::Killed)
+            .count();
+        on_event(Event::Finished {
+            stage,
+            summary: format!("{n_killed} of {} candidates killed", all.len()),
+            resumed: all_resumed,
+        });
+        Ok(all)
+    }
+
+    /// Survivors that compile to the code without a bug.
+    pub(super) fn equivalents(
+        &self,
+        candidates: &[Candidate],
+        screened: &[Screened],
+        cost: &mut Cost,
+    ) -> Result<BTreeSet<usize>, MakeError> {
+        let key = Digest::of_value(&("equivalents", self.measured, screened));
+        let (found, _) = journal::stage(self.factory.cache, &key, || {
+            let (found, spent) =
+                prove::equivalents(self.subject, &self.factory.workshop, candidates, screened)?;
+            cost.add(spent);
+            Ok::<BTreeSet<usize>, MakeError>(found)
+        })?;
+        Ok(found)
+    }
+}

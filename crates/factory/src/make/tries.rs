@@ -1,0 +1,237 @@
+//! Candidates in their fixed order, tried until enough of them are proven tasks.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use temper_core::{Digest, PreparedTask, Task};
+use temper_sandbox::verify::proof::Finding;
+use temper_tasks::{cache::Cache, prepare::prepare};
+
+use super::{
+    Event, Factory, KindCounts, MakeError, MakeOptions, Rejected, Stage, assemble::Assembler,
+    journal::Journal,
+};
+use crate::{Candidate, pool::Cost, prove};
+
+/// Tasks that are tried between two looks at the limit and at interruptions.
+const PROVE_CHUNK: usize = 16;
+
+/// What is known when tasks are tried.
+pub(super) struct Tries<'a> {
+    pub(super) assembler: &'a Assembler<'a>,
+    /// Positions of candidates, in the order in which they are tried.
+    pub(super) order: &'a [usize],
+    pub(super) candidates: &'a [Candidate],
+    /// Names what else bears on proofs.
+    pub(super) measured: &'a Digest,
+    pub(super) options: &'a MakeOptions,
+    pub(super) factory: &'a Factory<'a>,
+}
+
+/// What came of one try.
+enum Tried {
+    Proven(Box<Task>),
+    Rejected(Rejected),
+    Unusable(String),
+}
+
+impl Tries<'_> {
+    /// Tries candidates until enough tasks are proven.
+    pub(super) fn prove(
+        &self,
+        counts: &mut BTreeMap<String, KindCounts>,
+        cost: &mut Cost,
+        on_event: &mut dyn FnMut(Event),
+    ) -> Result<(Vec<Task>, Vec<Rejected>), MakeError> {
+        let stage = Stage::Prove;
+        let limit = self.options.limit.unwrap_or(usize::MAX);
+        let n_total = limit.min(self.order.len());
+        on_event(Event::Started { stage, n_total });
+        let cache = self.factory.cache;
+        let key = Digest::of_value(&("proofs", self.measured, self.options.repeat));
+        let journal = Journal::open(cache, &key)?;
+        // Nobody needs the starts of these tasks again: trials prepare them in their own cache.
+        let folder = tempfile::Builder::new()
+            .prefix("proving-")
+            .tempdir_in(cache.root())
+            .map_err(|source| MakeError::Stage {
+                operation: "make",
+                path: cache.root().to_owned(),
+                source,
+            })?;
+        let scratch = Cache::open(folder.path())?;
+        let mut tasks = Vec::new();
+        let mut rejected = Vec::new();
+        let mut unusable: BTreeMap<String, usize> = BTreeMap::new();
+        let mut resumed = true;
+        let mut n_tried = 0;
+        let mut left = self.order;
+        while !left.is_empty() && tasks.len() < limit && !(self.factory.stopped)() {
+            // Near the limit, no more is tried at once than may be needed.
+            let most = PROVE_CHUNK.min((limit - tasks.len()).max(self.factory.workshop.n_workers));
+            let numbers = left.split_off(..most.min(left.len())).unwrap_or_default();
+            let (tried, is_known) = self.try_chunk(numbers, &journal, &scratch, cost)?;
+            resumed &= is_known;
+            for (number, tried) in numbers.iter().zip(tried) {
+                let kind = &self.candidates[*number].kind;
+                let count = counts.entry(kind.clone()).or_default();
+                n_tried += 1;
+                match tried {
+                    Tried::Proven(task) if tasks.len() < limit => {
+                        count.proven += 1;
+                        tasks.push(*task);
+                    }
+                    Tried::Proven(_) => {}
+                    Tried::Rejected(one) => {
+                        count.unproven += 1;
+                        rejected.push(one);
+                    }
+                    Tried::Unusable(reason) => {
+                        count.unusable += 1;
+                        *unusable.entry(reason).or_default() += 1;
+                    }
+                }
+            }
+            let n_done = if limit == usize::MAX {
+                n_tried
+            } else {
+                tasks.len()
+            };
+            on_event(Event::Advanced {
+                stage,
+                n_done,
+                n_total,
+            });
+        }
+        tasks.sort_by(|a, b| a.id.cmp(&b.id));
+        for (reason, n) in unusable {
+            on_event(Event::Note(format!(
+                "{n} candidates become no tasks: failed to {reason}"
+            )));
+        }
+        on_event(Event::Finished {
+            stage,
+            summary: format!("{} tasks proven of {n_tried} tried", tasks.len()),
+            resumed,
+        });
+        Ok((tasks, rejected))
+    }
+
+    /// Tries candidates, in parallel; what comes out is in their order. The second value says
+    /// whether all of it was known.
+    fn try_chunk(
+        &self,
+        numbers: &[usize],
+        journal: &Journal,
+        scratch: &Cache,
+        cost: &mut Cost,
+    ) -> Result<(Vec<Tried>, bool), MakeError> {
+        enum Step {
+            Done(Tried),
+            ToProve(Box<PreparedTask>),
+        }
+        let step = |number: usize| -> Result<Step, MakeError> {
+            let task = match self.assembler.task(number) {
+                Ok(task) => task,
+                Err(reason) => return Ok(Step::Done(Tried::Unusable(reason))),
+            };
+            Ok(match journal.get(&task.digest()) {
+                Some(None) => Step::Done(Tried::Proven(Box::new(task))),
+                Some(Some(reason)) => Step::Done(Tried::Rejected(Rejected {
+                    id: task.id,
+                    reason,
+                })),
+                None => {
+                    let prepared = prepare(&task, scratch, self.factory.tools)?;
+                    Step::ToProve(Box::new(prepared.task))
+                }
+            })
+        };
+        let steps = in_parallel(self.factory.workshop.n_workers, numbers, &step);
+        let mut tried = Vec::with_capacity(numbers.len());
+        let mut places = Vec::new();
+        let mut prepared = Vec::new();
+        for step in steps {
+            match step? {
+                Step::Done(done) => tried.push(Some(done)),
+                Step::ToProve(task) => {
+                    places.push(tried.len());
+                    tried.push(None);
+                    prepared.push(*task);
+                }
+            }
+        }
+        let is_known = prepared.is_empty();
+        let (proofs, spent) = prove::prove(&self.factory.workshop, &prepared, self.options.repeat);
+        cost.add(spent);
+        for ((place, prepared), proof) in places.into_iter().zip(prepared).zip(proofs) {
+            if let Some(entry) = prepared
+                .start_tree
+                .as_ref()
+                .and_then(|tree| tree.parent()?.parent())
+            {
+                let _ = std::fs::remove_dir_all(entry);
+            }
+            tried[place] = Some(conclude(prepared.task, &proof.findings, journal)?);
+        }
+        Ok((tried.into_iter().flatten().collect(), is_known))
+    }
+}
+
+/// Keeps the result of a proof. What was lost says nothing of the task, so it is not kept and tried
+/// again next time.
+fn conclude(task: Task, findings: &[Finding], journal: &Journal) -> Result<Tried, MakeError> {
+    let text = |finding: &Finding| serde_json::to_string(finding).expect("findings are plain data");
+    let lost = findings
+        .iter()
+        .find(|finding| matches!(finding, Finding::Lost { .. }));
+    if let Some(lost) = lost {
+        return Ok(Tried::Rejected(Rejected {
+            id: task.id,
+            reason: text(lost),
+        }));
+    }
+    let reason = findings.first().map(text);
+    journal.put(&task.digest(), reason.as_deref())?;
+    Ok(match reason {
+        None => Tried::Proven(Box::new(task)),
+        Some(reason) => Tried::Rejected(Rejected {
+            id: task.id,
+            reason,
+        }),
+    })
+}
+
+/// Applies a function to everything, by several threads; results are in order.
+pub(super) fn in_parallel<T: Copy + Sync, R: Send>(
+    n_workers: usize,
+    items: &[T],
+    work: &(dyn Fn(T) -> R + Sync),
+) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let results: Mutex<BTreeMap<usize, R>> = Mutex::new(BTreeMap::new());
+    std::thread::scope(|scope| {
+        for _ in 0..n_workers.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let turn = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(turn) else {
+                        return;
+                    };
+                    let result = work(*item);
+                    results
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .insert(turn, result);
+                }
+            });
+        }
+    });
+    let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.into_values().collect()
+}
