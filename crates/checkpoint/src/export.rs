@@ -8,7 +8,10 @@
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+};
 
 use half::bf16;
 use serde_json::{Map, Value, json};
@@ -203,6 +206,35 @@ pub fn merge(
     )
 }
 
+/// Writes a folder as [`convert`] does, with other weights: `rows` writes rows of a tensor, f32
+/// `[rows.len(), columns]`, and is asked for each row once, in order.
+///
+/// Configuration and tokenizer are the checkpoint's, so the tensors are its tensors in name and
+/// shape.
+///
+/// # Errors
+/// Those of `rows`, and as [`convert`].
+pub fn rewrite<E: From<ExportError>>(
+    checkpoint: &Checkpoint,
+    target: &Path,
+    options: ExportOptions,
+    tokenizer_files: &[(&str, String)],
+    mut rows: impl FnMut(TensorName, Range<usize>, &mut [f32]) -> Result<(), E>,
+    mut on_progress: impl FnMut(ExportProgress),
+) -> Result<ExportReport, E> {
+    let config = config_json(checkpoint, options.dtype)?;
+    let folder = NewFolder::create(target).map_err(ExportError::from)?;
+    let n_tensors = write_tensors(checkpoint, &folder, options, &mut rows, &mut on_progress)?;
+    Ok(finish(
+        checkpoint,
+        folder,
+        target,
+        &config,
+        tokenizer_files,
+        n_tensors,
+    )?)
+}
+
 fn export(
     checkpoint: &Checkpoint,
     adapter: Option<&Adapter>,
@@ -211,16 +243,7 @@ fn export(
     tokenizer_files: &[(&str, String)],
     mut on_progress: impl FnMut(ExportProgress),
 ) -> Result<ExportReport, ExportError> {
-    let config = checkpoint.config();
-    let config_json = config_json(checkpoint, options.dtype)?;
-    let names: Vec<TensorName> = config.tensor_names().collect();
-    let plan: Vec<TensorPlan> = names
-        .iter()
-        .map(|name| TensorPlan {
-            name: name.to_string(),
-            shape: config.shape_of(*name).unwrap_or_default(),
-        })
-        .collect();
+    let config = config_json(checkpoint, options.dtype)?;
     let folder = NewFolder::create(target)?;
     let mut change = Change {
         norm: 0.0,
@@ -229,55 +252,39 @@ fn export(
         n_adapted: 0,
     };
     let mut squares = [0.0; 2];
-    write_weights(
-        folder.path(),
-        &plan,
-        options.dtype,
-        options.max_shard_bytes,
-        |number, sink| -> Result<(), ExportError> {
-            let name = names[number];
-            let view = checkpoint.get(name)?;
-            let pair = match (adapter, name) {
-                (Some(adapter), TensorName::Weight(layer, projection)) => adapter
-                    .tensors
-                    .get(&(layer, projection))
-                    .map(|pair| (pair, adapter)),
-                _ => None,
-            };
-            let columns = view.columns().max(1);
-            let rows_at_once = (PIECE_ELEMENTS / columns).max(1);
-            let mut values = vec![0.0; rows_at_once.min(view.n_rows()) * columns];
-            let mut delta = vec![0.0; columns];
-            for start in (0..view.n_rows()).step_by(rows_at_once) {
-                let rows = start..(start + rows_at_once).min(view.n_rows());
-                let values = &mut values[..rows.len() * columns];
-                view.to_f32_into(rows.clone(), values)?;
-                if let Some((pair, adapter)) = pair {
-                    for (row, values) in rows.zip(values.chunks_mut(columns)) {
-                        row_change(pair, adapter.rank, row, &mut delta);
-                        let scale = adapter.scale() as f32;
-                        for (value, delta) in values.iter_mut().zip(&delta) {
-                            let merged = *value + scale * delta;
-                            let moved = f64::from(scale * delta);
-                            let stored = f64::from(stored(merged, options.dtype))
-                                - f64::from(stored(*value, options.dtype));
-                            squares[0] += moved * moved;
-                            squares[1] += stored * stored;
-                            change.n_changed += u64::from(stored != 0.0);
-                            *value = merged;
-                        }
-                        change.n_adapted += columns as u64;
-                    }
+    let mut delta = Vec::new();
+    let mut rows = |name: TensorName, rows: Range<usize>, values: &mut [f32]| {
+        let view = checkpoint.get(name)?;
+        view.to_f32_into(rows.clone(), values)?;
+        let pair = match (adapter, name) {
+            (Some(adapter), TensorName::Weight(layer, projection)) => adapter
+                .tensors
+                .get(&(layer, projection))
+                .map(|pair| (pair, adapter)),
+            _ => None,
+        };
+        if let Some((pair, adapter)) = pair {
+            let columns = view.columns();
+            delta.resize(columns, 0.0);
+            for (row, values) in rows.zip(values.chunks_mut(columns.max(1))) {
+                row_change(pair, adapter.rank, row, &mut delta);
+                let scale = adapter.scale() as f32;
+                for (value, delta) in values.iter_mut().zip(&delta) {
+                    let merged = *value + scale * delta;
+                    let moved = f64::from(scale * delta);
+                    let stored = f64::from(stored(merged, options.dtype))
+                        - f64::from(stored(*value, options.dtype));
+                    squares[0] += moved * moved;
+                    squares[1] += stored * stored;
+                    change.n_changed += u64::from(stored != 0.0);
+                    *value = merged;
                 }
-                sink.write(values)?;
+                change.n_adapted += columns as u64;
             }
-            on_progress(ExportProgress {
-                n_done: number + 1,
-                n_tensors: names.len(),
-            });
-            Ok(())
-        },
-    )?;
+        }
+        Ok::<_, ExportError>(())
+    };
+    let n_tensors = write_tensors(checkpoint, &folder, options, &mut rows, &mut on_progress)?;
     [change.norm, change.stored_norm] = squares.map(f64::sqrt);
     if adapter.is_some() && change.n_changed == 0 {
         return Err(ExportError::Unchanged {
@@ -286,6 +293,84 @@ fn export(
             dtype: options.dtype.config_name(),
         });
     }
+    let report = finish(
+        checkpoint,
+        folder,
+        target,
+        &config,
+        tokenizer_files,
+        n_tensors,
+    )?;
+    Ok(ExportReport {
+        change: adapter.map(|_| change),
+        ..report
+    })
+}
+
+/// Writes all tensors, some rows at a time; returns how many there are.
+fn write_tensors<E: From<ExportError>>(
+    checkpoint: &Checkpoint,
+    folder: &NewFolder,
+    options: ExportOptions,
+    rows: &mut impl FnMut(TensorName, Range<usize>, &mut [f32]) -> Result<(), E>,
+    on_progress: &mut impl FnMut(ExportProgress),
+) -> Result<usize, E> {
+    let config = checkpoint.config();
+    let names: Vec<TensorName> = config.tensor_names().collect();
+    let plan: Vec<TensorPlan> = names
+        .iter()
+        .map(|name| TensorPlan {
+            name: name.to_string(),
+            shape: config.shape_of(*name).unwrap_or_default(),
+        })
+        .collect();
+    write_weights(
+        folder.path(),
+        &plan,
+        options.dtype,
+        options.max_shard_bytes,
+        |number, sink| -> Result<(), Stop<E>> {
+            // The last dimension is a row, as in a view of the tensor.
+            let shape = &plan[number].shape;
+            let columns = shape.last().copied().unwrap_or(1);
+            let n_rows: usize = shape.iter().rev().skip(1).product();
+            let rows_at_once = (PIECE_ELEMENTS / columns.max(1)).max(1);
+            let mut values = vec![0.0; rows_at_once.min(n_rows) * columns];
+            for start in (0..n_rows).step_by(rows_at_once) {
+                let range = start..(start + rows_at_once).min(n_rows);
+                let values = &mut values[..range.len() * columns];
+                rows(names[number], range, values).map_err(Stop)?;
+                sink.write(values)?;
+            }
+            on_progress(ExportProgress {
+                n_done: number + 1,
+                n_tensors: names.len(),
+            });
+            Ok(())
+        },
+    )
+    .map_err(|Stop(error)| error)?;
+    Ok(names.len())
+}
+
+/// Carries the caller's error through the writing of files.
+struct Stop<E>(E);
+
+impl<E: From<ExportError>> From<SaveError> for Stop<E> {
+    fn from(error: SaveError) -> Self {
+        Stop(ExportError::from(error).into())
+    }
+}
+
+/// Adds what stands beside the weights and gives the folder its name.
+fn finish(
+    checkpoint: &Checkpoint,
+    folder: NewFolder,
+    target: &Path,
+    config: &Value,
+    tokenizer_files: &[(&str, String)],
+    n_tensors: usize,
+) -> Result<ExportReport, ExportError> {
     let mut has_tokenizer = false;
     if checkpoint.format() == Format::Safetensors {
         for name in TOKENIZER_FILES {
@@ -306,14 +391,14 @@ fn export(
     {
         folder.file(GENERATION_NAME, &pretty(&generation_config(checkpoint)?))?;
     }
-    folder.file("config.json", &pretty(&config_json))?;
+    folder.file("config.json", &pretty(config))?;
     folder.finish()?;
     Ok(ExportReport {
         folder: target.to_owned(),
-        n_tensors: names.len(),
-        n_parameters: config.n_parameters(),
+        n_tensors,
+        n_parameters: checkpoint.config().n_parameters(),
         has_tokenizer,
-        change: adapter.map(|_| change),
+        change: None,
     })
 }
 

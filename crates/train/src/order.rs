@@ -8,7 +8,7 @@ use temper_model::random::mix;
 
 /// How rows are put in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "snake_case", tag = "kind")]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum DataOrder {
     /// As they are given, the same in every epoch.
     AsGiven,

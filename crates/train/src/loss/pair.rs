@@ -45,7 +45,7 @@ pub struct PairLoss {
 
 /// The preference objectives and their constants.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "snake_case", tag = "kind")]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum PreferenceObjective {
     /// Direct preference optimisation: [`dpo`].
     Dpo {

@@ -160,7 +160,7 @@ fn constants_that_make_another_objective_are_refused() {
         gamma: -1.0,
     };
     assert!(text(simpo).contains("gamma is -1"));
-    let json = r#"{"kind": "dpo", "beta": 0.1, "label_smoothing": 0.1}"#;
+    let json = r#"{"dpo": {"beta": 0.1, "label_smoothing": 0.1}}"#;
     assert!(serde_json::from_str::<PreferenceObjective>(json).is_err());
 }
 
