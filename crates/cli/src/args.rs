@@ -176,6 +176,10 @@ pub enum TasksVerb {
         #[arg(long)]
         source_format: Option<SourceFormat>,
     },
+    /// Write tasks in another format
+    Export(crate::verbs::tasks::export::TasksExportArgs),
+    /// Show what a solver may be shown of a task, within a budget, and prove that nothing hidden is in it
+    Context(crate::verbs::tasks::context::ContextArgs),
     /// Prove tasks: without a fix they fail, with the known fix they pass, every time
     Validate {
         /// Which.

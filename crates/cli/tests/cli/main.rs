@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod embedded;
+mod interchange;
 mod interface;
 mod jobs;
 mod make;

@@ -228,6 +228,24 @@ fn dependencies(modules: &Modules<'_>, main: &[TreePath], tests: &[TreePath]) ->
     found
 }
 
+/// The text of a test's function with its decorators; empty where the tree does not define it by
+/// that name.
+pub fn test_source(tree: &Tree, test: &TestId) -> String {
+    let id = test.as_str().split('[').next().unwrap_or_default();
+    let mut parts = id.split("::");
+    let Some(Ok(file)) = parts.next().map(str::parse::<TreePath>) else {
+        return String::new();
+    };
+    let name = parts.collect::<Vec<_>>().join(".");
+    let Some(module) = Modules::new(tree, &[]).parse(&file) else {
+        return String::new();
+    };
+    let found = module.definitions.iter().rfind(|d| d.name == name);
+    found.map_or_else(String::new, |function| {
+        module.source.text()[function.decorated_bytes.clone()].to_owned()
+    })
+}
+
 fn unique<T: Ord + Clone>(items: impl Iterator<Item = T>) -> Vec<T> {
     let mut seen = BTreeSet::new();
     items.filter(|item| seen.insert(item.clone())).collect()

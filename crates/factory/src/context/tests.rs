@@ -150,6 +150,23 @@ fn what_does_not_fit_is_shortened_by_whole_functions() {
 }
 
 #[test]
+fn the_source_of_a_test_is_its_function() {
+    let source = |id: &str| test_source(&start(), &id.into());
+    assert_eq!(
+        source("tests/test_seq.py::test_two[1-2]"),
+        "def test_two():\n    assert pairs([1, 2]) == [(1, 2)]"
+    );
+    for id in [
+        "tests/test_seq.py::gone",
+        "gone.py::test_two",
+        "../x::y",
+        "",
+    ] {
+        assert_eq!(source(id), "");
+    }
+}
+
+#[test]
 fn an_audit_finds_what_was_planted() {
     let start = start();
     let fix = fix();

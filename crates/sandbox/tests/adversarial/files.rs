@@ -187,6 +187,49 @@ fn every_kind_of_change_is_told_and_nothing_else() {
     assert_eq!(sandbox.changes().unwrap(), expected.into());
 }
 
+/// What a sandbox's edit becomes as a patch must fit a fresh copy byte for byte, whatever its line
+/// ends, its last line and the bytes in it.
+#[test]
+fn an_edit_is_collected_and_applies_to_a_fresh_copy_byte_for_byte() {
+    if waived() {
+        return;
+    }
+    let start_tree = tempfile::tempdir().unwrap();
+    let before: [(&str, &[u8]); 4] = [
+        ("crlf.py", b"a = 1\r\nb = 1\r\nc = 3\r\n\r\n"),
+        ("mixed.py", b"a = 1\r\nb = 1\nc = 3\r\n"),
+        ("open.py", b"a = 1\r\nb = 1"),
+        ("bytes.bin", b"\x80b = 1\r\n\xff"),
+    ];
+    for (name, content) in before {
+        std::fs::write(start_tree.path().join(name), content).unwrap();
+    }
+    let mut sandbox = start(&spec(Some(start_tree.path())));
+    output(
+        &mut *sandbox,
+        "/usr/bin/python3 -c 'import glob\n\
+         for name in glob.glob(\"*\"):\n\
+        \x20 with open(name, \"rb\") as f: old = f.read()\n\
+        \x20 with open(name, \"wb\") as f: f.write(old.replace(b\"b = 1\", b\"b = 2\"))'",
+    );
+    let changes = sandbox.changes().unwrap();
+    let mut fresh = |path: &TreePath| {
+        let content = before.iter().find(|(name, _)| *name == path.to_text());
+        content.map(|(_, content)| Entry::file(*content))
+    };
+    let patch = temper_core::patch::diff(&mut fresh, &changes);
+    let applied = temper_core::patch::apply(&patch, &mut fresh).unwrap();
+    assert_eq!(applied.notes, [""; 0]);
+    assert_eq!(applied.changes, changes);
+    for (name, content) in before {
+        let text: Vec<u8> = content.to_vec();
+        let at = text.windows(5).position(|w| w == b"b = 1").unwrap();
+        let mut expected = text.clone();
+        expected[at + 4] = b'2';
+        assert_eq!(changes[&path(name)], Some(Entry::file(expected)), "{name}");
+    }
+}
+
 #[test]
 fn collecting_is_bounded() {
     in_sandbox(|sandbox| {

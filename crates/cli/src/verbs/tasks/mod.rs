@@ -1,6 +1,8 @@
 //! `temper tasks …`: make, look at, import, fetch and prove tasks.
 
+pub mod context;
 pub mod decontaminate;
+pub mod export;
 mod fetch;
 mod import;
 mod list;
@@ -34,6 +36,8 @@ pub fn run(verb: TasksVerb, places: &Places) -> Result<u8, CliError> {
             output,
             source_format,
         } => import::run(&source, &output, source_format),
+        TasksVerb::Export(args) => export::run(&args, places),
+        TasksVerb::Context(args) => context::run(&args, places),
         TasksVerb::Decontaminate(args) => decontaminate::run(&args, places),
         TasksVerb::Validate {
             suite,
