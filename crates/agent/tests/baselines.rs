@@ -11,7 +11,12 @@ use std::{
 };
 
 use temper_agent::{
-    baselines::{noop::NoopFactory, oracle::OracleFactory, search::SearchFactory},
+    baselines::{
+        demonstrator::{DemonstratorFactory, DemonstratorSettings, FirstTry, GaveUp},
+        noop::NoopFactory,
+        oracle::OracleFactory,
+        search::SearchFactory,
+    },
     model::{ModelFactory, ModelRequest, Tool},
 };
 use temper_core::{
@@ -24,6 +29,8 @@ use temper_core::{
 /// What a drive through a conversation gave.
 struct Drive {
     replies: Vec<String>,
+    /// What the commands printed.
+    outputs: Vec<String>,
     submission: Option<String>,
 }
 
@@ -134,7 +141,7 @@ fn drive(
             format!("<task>\n{statement}\n</task>\nEnd with ```bash\necho\n```"),
         ),
     ];
-    let mut replies = Vec::new();
+    let (mut replies, mut outputs) = (Vec::new(), Vec::new());
     for _ in 0..40 {
         let reply = model.query(&request(&messages, &[])).unwrap();
         let text = reply.message.content.clone();
@@ -147,9 +154,11 @@ fn drive(
         if let Some(rest) = output.strip_prefix("MINI_SWE_AGENT_FINAL_OUTPUT\n") {
             return Drive {
                 replies,
+                outputs,
                 submission: Some(rest.to_owned()),
             };
         }
+        outputs.push(output.clone());
         messages.push(Message::text(
             Role::User,
             format!("<returncode>{code}</returncode>\n<output>\n{output}</output>"),
@@ -157,6 +166,7 @@ fn drive(
     }
     Drive {
         replies,
+        outputs,
         submission: None,
     }
 }
@@ -377,6 +387,251 @@ fn search_without_a_test_command_says_so_and_submits_no_change() {
     assert_eq!(drive.replies.len(), 1);
     assert!(drive.replies[0].contains("names no public tests"));
     assert_eq!(place.read("a.py"), "x = 1\n");
+}
+
+const PRICES: &str = "\
+import math
+
+RATES = {'a': 1, 'b': 2}
+
+
+def scaled(price, rate):
+    return price * rate
+
+
+class Basket:
+    def __init__(self):
+        self.prices = []
+
+    def add(self, price):
+        self.prices.append(price)
+
+    def subtotal(self):
+        total = 0
+        for price in self.prices:
+            total += scaled(price, RATES['a'])
+        return total
+
+    def rebate(self):
+        \"\"\"What is taken off large sums.\"\"\"
+        if self.subtotal() > 100:
+            return math.floor(self.subtotal() / 10)
+        return 0
+
+    def total(self):
+        return self.subtotal() - self.rebate()
+";
+
+const PRICE_TESTS: &str = "\
+from shop.prices import Basket
+
+
+def basket(*prices):
+    made = Basket()
+    for price in prices:
+        made.add(price)
+    return made
+
+
+def test_small():
+    assert basket(1, 2).total() == 3
+
+
+def test_large():
+    assert basket(60, 40).total() == 90
+";
+
+const PRICE_STATEMENT: &str = "\
+# No rebate on a basket of exactly 100
+
+```pycon
+>>> from shop.prices import Basket
+>>> basket = Basket()
+>>> basket.add(100)
+>>> basket.total()
+100
+```
+
+It should be: `90`
+
+Run the public tests with:
+
+    python -m pytest -q tests/test_prices.py
+";
+
+/// What of pytest the demonstrations need: counts, short tracebacks, a summary.
+const SMALL_PYTEST: &str = "\
+import importlib.util, sys, traceback
+failed, passed = [], 0
+for path in [a for a in sys.argv[1:] if a.endswith('.py')]:
+    spec = importlib.util.spec_from_file_location('m', path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in [n for n in dir(module) if n.startswith('test_')]:
+        try:
+            getattr(module, name)()
+            passed += 1
+        except Exception as error:
+            for frame in traceback.extract_tb(error.__traceback__)[1:]:
+                place = frame.filename.split('/tree/')[-1]
+                print(f'{place}:{frame.lineno}: in {frame.name}\\n    {frame.line}')
+            print('E  ', type(error).__name__)
+            failed.append(f'{path}::{name}')
+for name in failed:
+    print('FAILED', name)
+counts = [f'{len(failed)} failed'] * bool(failed) + [f'{passed} passed'] * bool(passed)
+print(', '.join(counts), 'in 0.01s')
+sys.exit(bool(failed))
+";
+
+/// A repository with one fault and its fix, and a directory with what commands call.
+fn shop() -> (Place, PreparedTask, tempfile::TempDir) {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new(&[
+        ("shop/__init__.py", ""),
+        ("shop/prices.py", PRICES),
+        ("tests/test_prices.py", PRICE_TESTS),
+    ]);
+    let path = TreePath::new("shop/prices.py").unwrap();
+    let fixed = PRICES.replace("> 100", ">= 100");
+    let changes = Changes::from([(path, Some(Entry::file(fixed.into_bytes())))]);
+    let mut read = |_: &TreePath| Some(Entry::file(PRICES.as_bytes().to_vec()));
+    let patch = patch::diff(&mut read, &changes);
+    let task = prepared(&place, Some(Oracle::Patch { patch }));
+
+    let programs = tempfile::tempdir().unwrap();
+    let at = |name: &str| programs.path().join(name);
+    std::fs::write(at("pytest.py"), SMALL_PYTEST).unwrap();
+    let python = format!(
+        "#!/bin/sh\nexport PYTHONDONTWRITEBYTECODE=1 PYTHONPATH='{}':.\nexec python3 \"$@\"\n",
+        programs.path().display()
+    );
+    std::fs::write(at("python"), python).unwrap();
+    std::fs::write(at("edit_via_str_replace"), temper_agent::edit_tool::PROGRAM).unwrap();
+    for name in ["python", "edit_via_str_replace"] {
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(at(name), mode).unwrap();
+    }
+    let git = Command::new("git")
+        .args(["init", "-q"])
+        .current_dir(place.tree())
+        .status()
+        .unwrap();
+    assert!(git.success());
+    (place, task, programs)
+}
+
+/// A demonstration in a fresh copy of the repository, and what it left of the changed file.
+fn demonstrate(settings: &DemonstratorSettings, seed: u64, statement: &str) -> (Drive, String) {
+    let (place, task, programs) = shop();
+    let factory = DemonstratorFactory {
+        settings: settings.clone(),
+    };
+    struct Seeded<'a>(&'a DemonstratorFactory, u64);
+    impl ModelFactory for Seeded<'_> {
+        fn describe(&self) -> serde_json::Value {
+            self.0.describe()
+        }
+        fn is_language_model(&self) -> bool {
+            false
+        }
+        fn open(
+            &self,
+            task: &PreparedTask,
+            _seed: u64,
+        ) -> Result<Box<dyn temper_agent::model::Model>, temper_agent::model::ModelError> {
+            self.0.open(task, self.1)
+        }
+    }
+    let seeded = Seeded(&factory, seed);
+    let drive = drive(&seeded, &place, &task, statement, Some(programs.path()));
+    (drive, place.read("shop/prices.py"))
+}
+
+fn gave_up(drive: &Drive) -> Option<GaveUp> {
+    let last = drive.replies.last().unwrap();
+    GaveUp::read(&Message::text(Role::Assistant, last.as_str()))
+}
+
+#[test]
+fn demonstrations_differ_and_reach_the_fix_only_by_what_they_saw() {
+    let fixed = PRICES.replace("> 100", ">= 100");
+    let mut seen = std::collections::BTreeSet::new();
+    let mut styles = std::collections::BTreeSet::new();
+    for seed in 0..5 {
+        let settings = DemonstratorSettings::default();
+        let (drive, left) = demonstrate(&settings, seed, PRICE_STATEMENT);
+        assert_eq!(gave_up(&drive), None, "{:#?}", drive.replies);
+        assert_eq!(left, fixed, "{:#?}", drive.replies);
+        let commands: Vec<String> = drive.replies.iter().flat_map(|r| blocks(r)).collect();
+        let edit = commands
+            .iter()
+            .position(|command| command.contains(">= 100"))
+            .unwrap();
+        let fault = "if self.subtotal() > 100:";
+        assert!(
+            drive.outputs[..edit]
+                .iter()
+                .any(|text| text.contains(fault))
+        );
+        // Nothing that is said or asked before names the function, unless it was shown by then.
+        for (at, reply) in drive.replies[..edit].iter().enumerate() {
+            let shown = drive.outputs[..at].concat() + PRICE_STATEMENT;
+            assert!(
+                !reply.contains("subtotal") || shown.contains("subtotal"),
+                "{reply}"
+            );
+        }
+        let tested = commands[edit..].iter().position(|c| c.contains("pytest"));
+        assert!(drive.outputs[edit + tested.unwrap()].contains("2 passed"));
+        styles.insert(commands[edit].split(' ').next().unwrap().to_owned());
+        seen.insert(commands);
+    }
+    assert!(seen.len() >= 4, "{seen:#?}");
+    assert!(styles.len() >= 3, "{styles:?}");
+}
+
+#[test]
+fn a_demonstration_is_the_same_for_the_same_seed() {
+    let settings = DemonstratorSettings::default();
+    let (one, _) = demonstrate(&settings, 3, PRICE_STATEMENT);
+    let (other, _) = demonstrate(&settings, 3, PRICE_STATEMENT);
+    assert_eq!(one.replies, other.replies);
+}
+
+#[test]
+fn a_wrong_first_edit_is_seen_to_fail_before_the_right_one() {
+    let settings = DemonstratorSettings {
+        first_try: FirstTry::Wrong,
+        ..DemonstratorSettings::default()
+    };
+    let mut n_recovered = 0;
+    for seed in 0..3 {
+        let (drive, left) = demonstrate(&settings, seed, PRICE_STATEMENT);
+        if gave_up(&drive) == Some(GaveUp::NoFailure) {
+            continue;
+        }
+        n_recovered += 1;
+        assert_eq!(left, PRICES.replace("> 100", ">= 100"));
+        let tests: Vec<&String> = drive
+            .outputs
+            .iter()
+            .filter(|text| text.contains(" in 0.01s"))
+            .collect();
+        let [.., before, last] = tests.as_slice() else {
+            panic!("{:?}", drive.outputs);
+        };
+        assert!(before.contains("failed") && last.contains("2 passed"));
+    }
+    assert!(n_recovered >= 2, "{n_recovered}");
+}
+
+#[test]
+fn a_demonstration_gives_up_where_nothing_leads_to_the_fix() {
+    let settings = DemonstratorSettings::default();
+    let (drive, left) = demonstrate(&settings, 1, "Something is off.");
+    assert_eq!(gave_up(&drive), Some(GaveUp::NoLead));
+    assert_eq!(left, PRICES);
 }
 
 /// The operators alone, which need Python and no pytest: each pair is a function with a fault and

@@ -15,7 +15,7 @@
 //! It does not read the statement as language: words of the statement only raise the rank of
 //! functions that it names.
 
-mod statement;
+pub(super) mod statement;
 
 use serde::{Deserialize, Serialize};
 use temper_core::{Message, PreparedTask};

@@ -13,17 +13,17 @@ const MOST_WORDS: usize = 400;
 
 /// What is taken from a task's statement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Statement {
+pub(in crate::baselines) struct Statement {
     /// The command that runs the public tests; its first word is a Python interpreter.
-    pub(super) test_command: Option<String>,
+    pub(in crate::baselines) test_command: Option<String>,
     /// Words that may be names in the code.
-    pub(super) words: BTreeSet<String>,
+    pub(in crate::baselines) words: BTreeSet<String>,
 }
 
 impl Statement {
     /// Reads the first user message. The command is the last one announced, since the statement
     /// of a task ends with it; a template's text around the statement may follow.
-    pub(super) fn read(messages: &[Message]) -> Self {
+    pub(in crate::baselines) fn read(messages: &[Message]) -> Self {
         let first = messages.iter().find(|message| message.role == Role::User);
         let Some(Message { content, .. }) = first else {
             return Statement::default();
