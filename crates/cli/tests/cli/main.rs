@@ -4,11 +4,13 @@
 #![allow(clippy::unwrap_used)]
 
 mod embedded;
+mod hostile;
 mod interchange;
 mod interface;
 mod jobs;
 mod make;
 mod models;
 mod serve;
+mod splits;
 mod support;
 mod tiny_model;
