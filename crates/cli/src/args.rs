@@ -363,6 +363,18 @@ pub struct TrialArgs {
     pub sandbox: SandboxArgs,
 }
 
+impl Default for TrialArgs {
+    /// What the flags are when none is given.
+    fn default() -> Self {
+        #[derive(clap::Parser)]
+        struct Flags {
+            #[command(flatten)]
+            trials: TrialArgs,
+        }
+        <Flags as clap::Parser>::parse_from(["trials"]).trials
+    }
+}
+
 /// A profile's name.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProfileArg {

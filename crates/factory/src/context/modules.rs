@@ -1,6 +1,9 @@
 //! Which file a module is: the import graph of a tree, by names alone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use temper_core::{Entry, Tree, TreePath};
 
@@ -16,6 +19,7 @@ pub(crate) struct Modules<'a> {
     tree: &'a Tree,
     by_name: BTreeMap<String, &'a TreePath>,
     names: BTreeMap<&'a TreePath, (String, Vec<String>)>,
+    parsed: Mutex<BTreeMap<TreePath, Option<Arc<Module>>>>,
 }
 
 /// A file that was parsed, and what it imports.
@@ -50,6 +54,7 @@ impl<'a> Modules<'a> {
             tree,
             by_name,
             names,
+            parsed: Mutex::default(),
         }
     }
 
@@ -65,8 +70,18 @@ impl<'a> Modules<'a> {
             .map_or(&[], |(_, package)| package.as_slice())
     }
 
-    /// Parses a file; `None` for what is no readable Python.
-    pub(crate) fn parse(&self, file: &TreePath) -> Option<Module> {
+    /// A file, parsed once; `None` for what is no readable Python.
+    pub(crate) fn parse(&self, file: &TreePath) -> Option<Arc<Module>> {
+        let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = parsed.get(file) {
+            return known.clone();
+        }
+        let module = self.parse_anew(file).map(Arc::new);
+        parsed.insert(file.clone(), module.clone());
+        module
+    }
+
+    fn parse_anew(&self, file: &TreePath) -> Option<Module> {
         let Entry::File { content, .. } = self.tree.get(file)? else {
             return None;
         };

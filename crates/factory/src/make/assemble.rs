@@ -4,16 +4,18 @@ use temper_core::{
     Construction, Entry, Patch, SourceGroup, Split, Task, TaskId, TestId, Tree, TreePath,
     construction::MutationAudit,
     patch,
-    task::{HiddenSource, Oracle, Origin, Start, TaskFormat, Verifier},
+    task::{HiddenSource, Oracle, Origin, Start, TaskFormat, TestLists, Verifier},
+    tree::Changes,
 };
 
-use super::{MakeOptions, environment_of, subjects::Names};
+use super::{MakeOptions, environment_of};
 use crate::{
     Candidate, Repository,
     hidden::{self, TestSources},
     measure::{Measurement, file_of},
     prove::{Kills, Screened, lists},
-    statement::{self, Facts, Failure, HiddenTest},
+    statement::{self, Facts, Failure, HiddenTest, Subjects},
+    synth::pr_mirror::{PR_MIRROR, RELEASE_HISTORY},
 };
 
 /// Time limits are multiples of this, so that they do not depend on the machine's speed.
@@ -31,7 +33,30 @@ pub(super) struct Assembler<'a> {
     screened: &'a [Screened],
     kills: &'a Kills<'a>,
     sources: TestSources<'a>,
-    names: Names,
+    subjects: Subjects<'a>,
+}
+
+/// Tests whose output a statement can use.
+const MAX_EXPLAINED: usize = 3;
+
+/// A task whose statement is missing.
+pub(super) struct Draft {
+    lists: TestLists,
+    division: hidden::Division,
+}
+
+impl Draft {
+    /// Failing tests that are worth running once more for what they print: public ones, or a hidden
+    /// one for the exception alone.
+    pub(super) fn to_explain(&self) -> &[TestId] {
+        let public = &self.division.public.fail_to_pass;
+        let hidden = &self.division.hidden.fail_to_pass;
+        if public.is_empty() {
+            &hidden[..hidden.len().min(1)]
+        } else {
+            &public[..public.len().min(MAX_EXPLAINED)]
+        }
+    }
 }
 
 impl<'a> Assembler<'a> {
@@ -58,20 +83,36 @@ impl<'a> Assembler<'a> {
             screened,
             kills,
             sources,
-            names: Names::new(repository, tree),
+            subjects: Subjects::new(tree, tree, &repository.python_path),
         }
     }
 
-    /// The task of candidate `number`, or why it cannot be one.
-    pub(super) fn task(&self, number: usize) -> Result<Task, String> {
+    /// Divides the tests of candidate `number`, or says why it cannot be a task.
+    pub(super) fn draft(&self, number: usize) -> Result<Draft, String> {
         let (candidate, screened) = (&self.candidates[number], &self.screened[number]);
+        let lists = lists(self.measurement, screened, &self.options.lists);
+        let division = self
+            .sources
+            .divide(&candidate.digest(), &lists)
+            .map_err(|error| error.to_string())?;
+        Ok(Draft { lists, division })
+    }
+
+    /// The task of candidate `number`, or why it cannot be one. `outputs` are what the tests that
+    /// were to be explained print, where that is known.
+    pub(super) fn task(
+        &self,
+        number: usize,
+        draft: Draft,
+        outputs: &[Option<String>],
+    ) -> Result<Task, String> {
+        let candidate = &self.candidates[number];
         let repository = self.repository;
         let digest = candidate.digest();
-        let lists = lists(self.measurement, screened, &self.options.lists);
-        let mut division = self
-            .sources
-            .divide(&digest, &lists)
-            .map_err(|error| error.to_string())?;
+        let Draft {
+            lists,
+            mut division,
+        } = draft;
         let mut read = |path: &TreePath| self.tree.get(path).cloned();
         let mut changes = patch::apply(&candidate.patch, &mut read)
             .map_err(|error| error.to_string())?
@@ -85,7 +126,7 @@ impl<'a> Assembler<'a> {
         let start = patch::diff(&mut read, &changes);
         let fix = patch::reverse(&candidate.patch).map_err(|error| error.to_string())?;
 
-        let statement = self.statement(candidate, &division, &fix)?;
+        let statement = self.statement(candidate, &division, outputs, &changes, &fix)?;
         let version = repository.version.clone().or_else(|| {
             repository
                 .commit
@@ -100,7 +141,7 @@ impl<'a> Assembler<'a> {
             &digest.as_str()[..10]
         );
         let bug = match candidate.kind.as_str() {
-            "pr_mirror" => "pr-mirror".to_owned(),
+            kind @ (PR_MIRROR | RELEASE_HISTORY) => kind.replace('_', "-"),
             kind @ ("lm_rewrite" | "lm_modify") => format!("model:{kind}"),
             kind => format!("mutation:{kind}"),
         };
@@ -187,29 +228,39 @@ impl<'a> Assembler<'a> {
         &self,
         candidate: &Candidate,
         division: &hidden::Division,
+        outputs: &[Option<String>],
+        changes: &Changes,
         fix: &Patch,
     ) -> Result<statement::Statement, String> {
-        let failures: Vec<Failure<'_>> = division
-            .public
-            .fail_to_pass
+        // Without public ones the outputs are those of hidden tests, which nobody is shown.
+        let public = &division.public.fail_to_pass;
+        let failures: Vec<Failure<'_>> = public
             .iter()
-            .map(|test| Failure { test, output: None })
+            .enumerate()
+            .map(|(place, test)| Failure {
+                test,
+                output: outputs.get(place).and_then(Option::as_deref),
+            })
             .collect();
-        let all_failing = division
-            .public
-            .fail_to_pass
+        let mut exceptions = outputs
             .iter()
-            .chain(&division.hidden.fail_to_pass);
-        let subjects = self.names.subjects(all_failing, &candidate.places);
-        let hidden: Vec<HiddenTest<'_>> = division
+            .map(|output| statement::exception(output.as_deref()?));
+        let exception = exceptions
+            .next()
+            .flatten()
+            .filter(|first| exceptions.all(|other| other.as_ref() == Some(first)));
+        let all_failing = public.iter().chain(&division.hidden.fail_to_pass);
+        let subjects = self.subjects.of(all_failing, changes);
+        let hidden: Vec<(&TestId, String)> = division
             .hidden
             .fail_to_pass
             .iter()
             .chain(&division.hidden.pass_to_pass)
-            .map(|id| HiddenTest {
-                id,
-                source: self.names.test_source(id).unwrap_or_default(),
-            })
+            .map(|id| (id, self.subjects.test_source(id).unwrap_or_default()))
+            .collect();
+        let hidden: Vec<HiddenTest<'_>> = hidden
+            .iter()
+            .map(|(id, source)| HiddenTest { id, source })
             .collect();
         let visible: Vec<String> = division
             .test_files
@@ -229,7 +280,7 @@ impl<'a> Assembler<'a> {
             project: &self.repository.project,
             failures: &failures,
             subjects: &subjects,
-            exception: None,
+            exception: exception.as_deref(),
             note: candidate.note.as_ref(),
             test_arguments: &test_arguments,
             fix,

@@ -11,7 +11,7 @@ mod assemble;
 mod choose;
 mod journal;
 mod screening;
-mod subjects;
+mod sources;
 mod tries;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,12 +23,14 @@ use temper_core::{
 };
 use temper_tasks::{
     cache::{Cache, CacheError},
+    git::GitError,
     prepare::{PrepareError, Tools, prepare},
     tree_io::{TreeIoError, TreeLimits, read_tree},
 };
 
 use crate::{
     Candidate, Repository,
+    chat::ChatError,
     measure::{self, MeasureError, MeasureOptions, Measurement, coverage::Index},
     pool::{Cost, PoolError, Subject, Workshop},
     prove::{Kills, ListOptions, ScreenOptions, Screened, Status},
@@ -36,7 +38,8 @@ use crate::{
     synth::{self, OptionsError},
 };
 use assemble::Assembler;
-use screening::{Screening, candidates, combined};
+use screening::{Screening, combined};
+pub use sources::{AskedModel, Extra};
 use tries::Tries;
 
 /// Changes when the same inputs would give other results of a stage.
@@ -211,6 +214,12 @@ pub enum MakeError {
     /// Candidates could not be run.
     #[error(transparent)]
     Pool(#[from] PoolError),
+    /// The model that writes bugs did not answer.
+    #[error(transparent)]
+    Model(#[from] ChatError),
+    /// The history cannot be read.
+    #[error(transparent)]
+    History(#[from] GitError),
     /// The options make no sense.
     #[error(transparent)]
     Options(#[from] OptionsError),
@@ -263,11 +272,13 @@ pub struct Factory<'a> {
     pub stopped: &'a (dyn Fn() -> bool + Sync),
 }
 
-/// Makes tasks of a repository.
+/// Makes tasks of a repository. Beside the operators' bugs, its history gives some where there is
+/// one, and `extra` may.
 pub fn make(
     repository: &Repository,
     options: &MakeOptions,
     factory: &Factory<'_>,
+    extra: Extra<'_>,
     on_event: &mut dyn FnMut(Event),
 ) -> Result<Made, MakeError> {
     let environment = environment(repository, factory)?;
@@ -330,11 +341,17 @@ pub fn make(
         .filter(|path| synth::is_source_path(path))
         .filter_map(|path| Some((path.clone(), tree.get(path)?.clone())))
         .collect();
-    let mut candidates = candidates(
-        &files,
-        &index,
+    let mut candidates = sources::candidates(
+        &sources::Read {
+            repository,
+            tree: &tree,
+            files: &files,
+            index: &index,
+            base: &base,
+        },
+        extra,
         options,
-        factory.workshop.n_workers,
+        factory,
         on_event,
     )?;
     on_event(Event::Finished {
@@ -376,6 +393,8 @@ pub fn make(
         order: &order,
         candidates: &candidates,
         measured: &measured,
+        subject: &subject,
+        index: &index,
         options,
         factory,
     };
@@ -405,7 +424,29 @@ fn facts(repository: &Repository) -> impl Serialize + '_ {
 
 /// The environment that all tasks of the repository share.
 fn environment(repository: &Repository, factory: &Factory<'_>) -> Result<PreparedTask, MakeError> {
-    let task = Task {
+    let task = environment_task(repository);
+    Ok(prepare(&task, factory.cache, factory.tools)?.task)
+}
+
+/// A task without a statement or tests, of which no file lies ready: what a model is opened for
+/// that writes bugs of the repository.
+pub fn unprepared(repository: &Repository) -> PreparedTask {
+    let task = environment_task(repository);
+    PreparedTask {
+        environment_digest: task.digest(),
+        task,
+        start_tree: None,
+        hidden_tests: None,
+        mounts: Vec::new(),
+        variables: BTreeMap::new(),
+        image: None,
+        work_tree: String::new(),
+        setup: Vec::new(),
+    }
+}
+
+fn environment_task(repository: &Repository) -> Task {
+    Task {
         id: TaskId::new("environment").expect("a plain name"),
         format: TaskFormat::Native,
         statement: String::new(),
@@ -428,8 +469,7 @@ fn environment(repository: &Repository, factory: &Factory<'_>) -> Result<Prepare
         split: Split::Unassigned,
         metadata: serde_json::Map::new(),
         construction: None,
-    };
-    Ok(prepare(&task, factory.cache, factory.tools)?.task)
+    }
 }
 
 fn environment_of(repository: &Repository) -> Environment {

@@ -1,10 +1,10 @@
-//! Candidates from the source files, what the tests say of them, and combinations of the killed.
+//! What the tests say of candidates, and combinations of the killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use temper_core::{Digest, Entry, TreePath};
 
-use super::{Event, Factory, MakeError, MakeOptions, Stage, choose, journal};
+use super::{Event, Factory, MakeError, MakeOptions, Stage, journal};
 use crate::{
     Candidate,
     measure::{Measurement, coverage::Index},
@@ -18,53 +18,6 @@ use crate::{
 
 /// Candidates that are screened between two savings.
 const SCREEN_CHUNK: usize = 100;
-/// Kinds that are made of others.
-const COMBINED: [&str; 2] = ["combine_file", "combine_module"];
-
-/// Candidates that some test executes.
-pub(super) fn candidates(
-    files: &BTreeMap<TreePath, Entry>,
-    index: &Index<'_>,
-    options: &MakeOptions,
-    n_workers: usize,
-    on_event: &mut dyn FnMut(Event),
-) -> Result<Vec<Candidate>, MakeError> {
-    let synthesis = synth::synthesize(
-        files,
-        &synth::Options {
-            seed: options.seed,
-            // Combinations are made of what these give.
-            kinds: options.kinds.as_ref().map(|kinds| {
-                kinds
-                    .iter()
-                    .filter(|kind| !COMBINED.contains(&kind.as_str()))
-                    .cloned()
-                    .collect()
-            }),
-            n_workers,
-            ..synth::Options::default()
-        },
-    )?;
-    for skipped in &synthesis.skipped {
-        on_event(Event::Note(format!(
-            "{} is left out: {}",
-            skipped.file, skipped.reason
-        )));
-    }
-    let n_all = synthesis.candidates.len();
-    let covered: Vec<Candidate> = synthesis
-        .candidates
-        .into_iter()
-        .filter(|candidate| candidate.places.iter().any(|place| index.executes(place)))
-        .collect();
-    if covered.len() < n_all {
-        on_event(Event::Note(format!(
-            "{} of {n_all} candidates change code that no trusted test executes",
-            n_all - covered.len()
-        )));
-    }
-    Ok(choose::thin(covered, options.max_candidates, options.seed))
-}
 
 /// Combinations of killed candidates.
 pub(super) fn combined(
@@ -93,7 +46,11 @@ pub(super) fn combined(
         .iter()
         .zip(screened)
         .zip(&failing)
-        .filter(|((_, screened), _)| screened.status == Status::Killed)
+        // What came from a history or a model is a bug by itself.
+        .filter(|((candidate, screened), _)| {
+            screened.status == Status::Killed
+                && !synth::OTHER_KINDS.contains(&candidate.kind.as_str())
+        })
         .map(|((candidate, _), fail_to_pass)| Proven {
             candidate,
             fail_to_pass,

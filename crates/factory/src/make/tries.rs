@@ -8,15 +8,21 @@ use std::{
     },
 };
 
-use temper_core::{Digest, PreparedTask, Task};
+use temper_core::{Digest, PreparedTask, Task, TestId};
 use temper_sandbox::verify::proof::Finding;
 use temper_tasks::{cache::Cache, prepare::prepare};
 
 use super::{
-    Event, Factory, KindCounts, MakeError, MakeOptions, Rejected, Stage, assemble::Assembler,
-    journal::Journal,
+    Event, Factory, KindCounts, MakeError, MakeOptions, Rejected, Stage,
+    assemble::{Assembler, Draft},
+    journal::{self, Journal},
 };
-use crate::{Candidate, pool::Cost, prove};
+use crate::{
+    Candidate,
+    measure::coverage::Index,
+    pool::{Cost, Subject},
+    prove,
+};
 
 /// Tasks that are tried between two looks at the limit and at interruptions.
 const PROVE_CHUNK: usize = 16;
@@ -29,6 +35,8 @@ pub(super) struct Tries<'a> {
     pub(super) candidates: &'a [Candidate],
     /// Names what else bears on proofs.
     pub(super) measured: &'a Digest,
+    pub(super) subject: &'a Subject,
+    pub(super) index: &'a Index<'a>,
     pub(super) options: &'a MakeOptions,
     pub(super) factory: &'a Factory<'a>,
 }
@@ -122,6 +130,40 @@ impl Tries<'_> {
         Ok((tasks, rejected))
     }
 
+    /// What failing tests of the candidates print.
+    fn outputs(
+        &self,
+        numbers: &[usize],
+        drafts: &[Result<Draft, String>],
+        cost: &mut Cost,
+    ) -> Result<Vec<Vec<Option<String>>>, MakeError> {
+        let asked: Vec<(&Candidate, &[TestId])> = numbers
+            .iter()
+            .zip(drafts)
+            .map(|(number, draft)| {
+                let tests = draft.as_ref().map_or(&[][..], Draft::to_explain);
+                (&self.candidates[*number], tests)
+            })
+            .collect();
+        let names: Vec<(Digest, &[TestId])> = asked
+            .iter()
+            .map(|(candidate, tests)| (candidate.digest(), *tests))
+            .collect();
+        let key = Digest::of_value(&("outputs", self.measured, &self.options.screen, names));
+        let (outputs, _) = journal::stage(self.factory.cache, &key, || {
+            let (outputs, spent) = prove::explain(
+                self.subject,
+                &self.factory.workshop,
+                self.index,
+                &asked,
+                &self.options.screen,
+            )?;
+            cost.add(spent);
+            Ok::<_, MakeError>(outputs)
+        })?;
+        Ok(outputs)
+    }
+
     /// Tries candidates, in parallel; what comes out is in their order. The second value says
     /// whether all of it was known.
     fn try_chunk(
@@ -135,8 +177,22 @@ impl Tries<'_> {
             Done(Tried),
             ToProve(Box<PreparedTask>),
         }
-        let step = |number: usize| -> Result<Step, MakeError> {
-            let task = match self.assembler.task(number) {
+        let n_workers = self.factory.workshop.n_workers;
+        let drafts = in_parallel(n_workers, numbers, &|number| self.assembler.draft(number));
+        let outputs = self.outputs(numbers, &drafts, cost)?;
+        let drafts: Vec<_> = drafts
+            .into_iter()
+            .map(|draft| Mutex::new(Some(draft)))
+            .collect();
+        let step = |place: usize| -> Result<Step, MakeError> {
+            let draft = drafts[place]
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take()
+                .expect("every place is taken once");
+            let task =
+                draft.and_then(|draft| self.assembler.task(numbers[place], draft, &outputs[place]));
+            let task = match task {
                 Ok(task) => task,
                 Err(reason) => return Ok(Step::Done(Tried::Unusable(reason))),
             };
@@ -152,7 +208,8 @@ impl Tries<'_> {
                 }
             })
         };
-        let steps = in_parallel(self.factory.workshop.n_workers, numbers, &step);
+        let places: Vec<usize> = (0..numbers.len()).collect();
+        let steps = in_parallel(n_workers, &places, &step);
         let mut tried = Vec::with_capacity(numbers.len());
         let mut places = Vec::new();
         let mut prepared = Vec::new();

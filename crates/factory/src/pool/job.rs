@@ -28,6 +28,8 @@ pub struct Job {
     pub watch: bool,
     /// Whether imported third-party modules and the end of the log are reported.
     pub describe: bool,
+    /// Whether what pytest says of each failing test is reported.
+    pub explain: bool,
 }
 
 /// Processor seconds of tests.
@@ -60,6 +62,7 @@ impl Job {
             trace: false,
             watch: false,
             describe: false,
+            explain: false,
         }
     }
 
@@ -107,6 +110,7 @@ impl Job {
             "watch": self.watch,
             "modules": self.describe,
             "log": self.describe,
+            "explain": self.explain,
         })
         .to_string()
     }

@@ -158,6 +158,8 @@ pub struct Report {
     pub missing: Vec<usize>,
     /// What tests did besides.
     pub flags: Vec<(usize, Flag)>,
+    /// What pytest says of failing tests: the lines that fail, the errors and the places.
+    pub outputs: Vec<(usize, String)>,
     /// Files or classes that could not be collected.
     pub errors: Vec<String>,
     /// What ended the interpreter, and in which test; `None` outside any.
@@ -232,6 +234,10 @@ enum Record {
     },
     Imports {
         files: Vec<String>,
+    },
+    Output {
+        i: usize,
+        text: String,
     },
     /// Block numbers begin anew.
     Again {},
@@ -497,6 +503,7 @@ fn run_batch(
                     .collect(),
             )),
             Record::Imports { files } => report.imports = files,
+            Record::Output { i, text } => report.outputs.push((i, text)),
             Record::Again {} => first_block = report.blocks.len(),
             Record::Done {
                 job,
@@ -528,6 +535,7 @@ fn run_batch(
                         seconds,
                     })
                     .collect();
+                done.outputs.retain(|(index, _)| known.contains(index));
                 done.missing = missing;
                 done.missing.retain(|index| known.contains(index));
                 done.flags = flags

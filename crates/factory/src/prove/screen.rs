@@ -204,7 +204,12 @@ fn in_order(tests: &[TestIndex]) -> Vec<TestIndex> {
 }
 
 /// The job that runs `tests`, which are in file order.
-fn job(index: &Index<'_>, changes: Changes, tests: &[TestIndex], options: &ScreenOptions) -> Job {
+pub(super) fn job(
+    index: &Index<'_>,
+    changes: Changes,
+    tests: &[TestIndex],
+    options: &ScreenOptions,
+) -> Job {
     let measurement = index.measurement();
     let tests: Vec<_> = tests
         .iter()

@@ -381,8 +381,8 @@ def run_job(worker, relay, number, job):
         flags.update((mine[index], what) for index, what in run.flags.items())
         missing |= {mine[index] for index in run.missing}
         for record in run.passed_on:
-            if record["t"] in ("block", "cover", "imports"):
-                if record["t"] == "cover" and record["i"] is not None:
+            if record["t"] in ("block", "cover", "imports", "output"):
+                if record["t"] in ("cover", "output") and record["i"] is not None:
                     record["i"] = mine[record["i"]]
                 passed_on.append(record)
         exits.append([how, run.exit])

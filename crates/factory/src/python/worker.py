@@ -379,6 +379,9 @@ class Recorder:
             letter = "e" if letter == "p" else letter
         self.phases += letter
         self.called |= report.when == "call"
+        index = self.index.get(text(item.nodeid))
+        if self.job["explain"] and letter in "fe" and index is not None:
+            self.send({"t": "output", "i": index, "text": essence(report.longreprtext)})
         self.seconds += report.duration
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
@@ -388,6 +391,16 @@ class Recorder:
             self.coverage.finish()
         found = {"modules": self.modules} if self.job["modules"] else {}
         self.send({"t": "finish", "exit": int(exitstatus), "found": found})
+
+
+def essence(report):
+    """Of pytest's report on a failure, the lines that fail, the errors and the places. The rest is
+    the source around them, which can be long."""
+    lines = []
+    for line in report.splitlines():
+        if line[:1] in ("E", ">") or line[:1].strip() and ".py:" in line:
+            lines.append(text(line[:1000]))
+    return "\n".join(lines[:60] + lines[60:][-20:])
 
 
 def foreign_modules():
@@ -432,7 +445,7 @@ def run(job):
     sys.path[:] = [WORK_TREE] + [os.path.join(WORK_TREE, p) for p in PYTHON_PATH] + rest
     arguments = PLAN["arguments"] + [
         "-q",
-        "--tb=short" if job["log"] else "--tb=no",
+        "--tb=long" if job["explain"] else "--tb=short" if job["log"] else "--tb=no",
         "--color=no",
         "--maxfail=0",
         "--continue-on-collection-errors",

@@ -385,6 +385,17 @@ pub fn open(
     })
 }
 
+/// The files of a source alone, as of an earlier release. A file that only this machine has is
+/// copied to `archives`.
+pub fn files(
+    source: &Source,
+    archives: &Path,
+    cache: &Cache,
+    tools: &Tools,
+) -> Result<Tree, RepositoryError> {
+    Ok(source::find(source, archives, cache, tools)?.tree)
+}
+
 /// The requirement as far as Temper reads such requirements.
 fn usable_requirement(stated: Option<String>, notes: &mut Vec<String>) -> String {
     let stated = stated.unwrap_or_default().replace(' ', "");

@@ -18,8 +18,9 @@ use temper_core::{Patch, Place, TestId};
 
 pub(crate) use leak::added_lines;
 pub use leak::{Leak, Secrets, find_leaks};
-pub use subject::subjects;
+pub use subject::{Subjects, subjects};
 pub use test_output::exception;
+pub(crate) use test_output::tidied;
 pub(crate) use tokens::tokens as words;
 
 use crate::{
@@ -99,7 +100,7 @@ pub struct Facts<'a> {
     pub project: &'a str,
     /// The public tests that fail on the start. Output of hidden tests must not get here.
     pub failures: &'a [Failure<'a>],
-    /// Which public behaviour the failing tests exercise, the likeliest first: [`subjects`].
+    /// Which public behaviour the failing tests exercise, the likeliest first: [`Subjects`].
     pub subjects: &'a [Subject],
     /// The exception that failing tests end with, hidden ones included: [`exception`]. It is what a
     /// user sees, and says nothing of a test.

@@ -3,15 +3,16 @@
 //! Only the tests and their imports are looked at, never the fix, so what is named is what a user
 //! would name. A test that reaches the bug through several names gives all of them.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{Arc, Mutex, PoisonError},
+};
 
-use temper_core::{TestId, Tree, TreePath};
+use temper_core::{Entry, TestId, Tree, TreePath, tree::Changes};
 
 use super::Subject;
-use crate::{
-    context::modules::{Module, Modules},
-    syntax::Definition,
-};
+use crate::context::modules::{Module, Modules};
 
 /// Subjects that are of use in a statement.
 const MAX_SUBJECTS: usize = 5;
@@ -25,57 +26,128 @@ pub fn subjects(
     start: &Tree,
     python_path: &[String],
 ) -> Vec<Subject> {
-    let modules = Modules::new(start, python_path);
-    let test_modules = Modules::new(tests_tree, &[]);
-    let mut files: BTreeMap<TreePath, Option<Module>> = BTreeMap::new();
-    // By name: in how many tests, and when it was first seen.
-    let mut used: BTreeMap<(String, String), (usize, usize)> = BTreeMap::new();
-    for test in tests {
+    Subjects::new(tests_tree, start, python_path).of(tests.iter().copied(), &Changes::new())
+}
+
+/// The tests of a repository and its library, for many tasks: every file is read once.
+pub struct Subjects<'a> {
+    library: Modules<'a>,
+    tests: Modules<'a>,
+    files: Mutex<BTreeMap<TreePath, Option<Arc<TestFile>>>>,
+}
+
+struct TestFile {
+    module: Arc<Module>,
+    /// What of the library is named where, in order.
+    names: Vec<Used>,
+}
+
+struct Used {
+    range: Range<usize>,
+    /// Its module and its name.
+    name: (String, String),
+}
+
+impl<'a> Subjects<'a> {
+    /// `tests_tree` holds the tests, hidden ones included, `library` the code below the directories
+    /// of `python_path`.
+    pub fn new(tests_tree: &'a Tree, library: &'a Tree, python_path: &[String]) -> Self {
+        Subjects {
+            library: Modules::new(library, python_path),
+            tests: Modules::new(tests_tree, &[]),
+            files: Mutex::default(),
+        }
+    }
+
+    /// What the tests name, what most of them name first, with its documentation. `changes` is what
+    /// a solver sees otherwise than it is in the library: documentation that is not there any more
+    /// is not given.
+    pub fn of<'t>(
+        &self,
+        tests: impl IntoIterator<Item = &'t TestId>,
+        changes: &Changes,
+    ) -> Vec<Subject> {
+        // By name: in how many tests, and when it was first seen.
+        let mut used: BTreeMap<(String, String), (usize, usize)> = BTreeMap::new();
+        for test in tests {
+            let Some((file, definition)) = self.function(test) else {
+                continue;
+            };
+            let range = file.module.definitions[definition].decorated_bytes.clone();
+            let mut unique: Vec<&(String, String)> = Vec::new();
+            for found in &file.names {
+                let inside = range.start <= found.range.start && found.range.end <= range.end;
+                if inside && !unique.contains(&&found.name) {
+                    unique.push(&found.name);
+                }
+            }
+            for name in unique {
+                let order = used.len();
+                used.entry(name.clone()).or_insert((0, order)).0 += 1;
+            }
+        }
+        let mut used: Vec<_> = used.into_iter().collect();
+        used.sort_by_key(|(_, (n_tests, order))| (std::cmp::Reverse(*n_tests), *order));
+        let subject = |((module, name), _): ((String, String), (usize, usize))| {
+            let (file, definition) = self.library.definition(&module, &name)?;
+            let parsed = self.library.parse(file)?;
+            let literal = definition
+                .docstring
+                .clone()
+                .map(|range| &parsed.source.text()[range]);
+            let is_there = |text: &str| match changes.get(file) {
+                None => true,
+                Some(Some(Entry::File { content, .. })) => {
+                    String::from_utf8_lossy(content).contains(text)
+                }
+                Some(_) => false,
+            };
+            Some(Subject {
+                name: format!("{module}.{name}"),
+                documentation: literal
+                    .filter(|text| is_there(text))
+                    .and_then(documentation),
+            })
+        };
+        used.into_iter()
+            .filter_map(subject)
+            .take(MAX_SUBJECTS)
+            .collect()
+    }
+
+    /// The text of a test's function, decorators included.
+    pub fn test_source(&self, test: &TestId) -> Option<String> {
+        let (file, definition) = self.function(test)?;
+        let range = file.module.definitions[definition].decorated_bytes.clone();
+        Some(file.module.source.text()[range].to_owned())
+    }
+
+    fn function(&self, test: &TestId) -> Option<(Arc<TestFile>, usize)> {
         let id = test.as_str().split('[').next().unwrap_or_default();
         let mut parts = id.split("::");
-        let Some(Ok(file)) = parts.next().map(str::parse::<TreePath>) else {
-            continue;
-        };
+        let file = self.file(&parts.next()?.parse().ok()?)?;
         let name = parts.collect::<Vec<_>>().join(".");
-        let module = files
-            .entry(file.clone())
-            .or_insert_with(|| test_modules.parse(&file));
-        let Some(module) = module else {
-            continue;
-        };
-        let Some(function) = module.definitions.iter().find(|d| d.name == name) else {
-            continue;
-        };
-        let mut names = names_in(module, function.decorated_bytes.clone(), &modules);
-        names.dedup();
-        for name in names {
-            let order = used.len();
-            used.entry(name).or_insert((0, order)).0 += 1;
-        }
+        let mut definitions = file.module.definitions.iter();
+        let place = definitions.position(|definition| definition.name == name)?;
+        Some((file, place))
     }
-    let mut used: Vec<_> = used.into_iter().collect();
-    used.sort_by_key(|(_, (n_tests, order))| (std::cmp::Reverse(*n_tests), *order));
-    let mut found = Vec::new();
-    for ((module, name), _) in used {
-        let Some((file, definition)) = modules.definition(&module, &name) else {
-            continue;
-        };
-        found.push(Subject {
-            name: format!("{module}.{name}"),
-            documentation: modules
-                .parse(file)
-                .and_then(|parsed| documentation(&parsed, &definition)),
+
+    fn file(&self, path: &TreePath) -> Option<Arc<TestFile>> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = files.get(path) {
+            return known.clone();
+        }
+        let file = self.tests.parse(path).map(|module| {
+            let names = names_in(&module, &self.library);
+            Arc::new(TestFile { module, names })
         });
-        if found.len() == MAX_SUBJECTS {
-            break;
-        }
+        files.insert(path.clone(), file.clone());
+        file
     }
-    found
 }
 
 /// The text of a docstring, as `inspect.cleandoc` gives it.
-fn documentation(module: &Module, definition: &Definition) -> Option<String> {
-    let literal = &module.source.text()[definition.docstring.clone()?];
+fn documentation(literal: &str) -> Option<String> {
     let body = literal.trim_start_matches(|c: char| c.is_ascii_alphabetic());
     let body = ["\"\"\"", "'''", "\"", "'"]
         .iter()
@@ -99,8 +171,8 @@ fn documentation(module: &Module, definition: &Definition) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Module and name of everything of the library that stands in `range`, in order.
-fn names_in(module: &Module, range: Range<usize>, library: &Modules<'_>) -> Vec<(String, String)> {
+/// Everything of the library that a file names, in order.
+fn names_in(module: &Module, library: &Modules<'_>) -> Vec<Used> {
     // What the file's imports call things: a module, or a name of one.
     let mut modules: BTreeMap<String, String> = BTreeMap::new();
     let mut names: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
@@ -121,27 +193,28 @@ fn names_in(module: &Module, range: Range<usize>, library: &Modules<'_>) -> Vec<
     }
     let mut found = Vec::new();
     for node in module.source.root().descendants() {
-        if node.start() < range.start || node.end() > range.end {
-            continue;
-        }
-        if node.is("identifier") && node.field_name() != Some("attribute") {
-            if let Some((module, name)) = names.get(node.text()) {
-                found.push(((*module).to_owned(), (*name).to_owned()));
-            }
-        } else if node.is("attribute")
-            && let (Some(object), Some(name)) = (node.field("object"), node.field("attribute"))
-            && let Some(module) = modules.get(object.text())
-        {
-            found.push((module.clone(), name.text().to_owned()));
-        }
+        let name = if node.is("identifier") && node.field_name() != Some("attribute") {
+            names
+                .get(node.text())
+                .map(|(module, name)| ((*module).to_owned(), (*name).to_owned()))
+        } else if node.is("attribute") {
+            let (object, name) = (node.field("object"), node.field("attribute"));
+            let module = object.and_then(|object| modules.get(object.text()));
+            module
+                .zip(name)
+                .map(|(module, name)| (module.clone(), name.text().to_owned()))
+        } else {
+            None
+        };
+        found.extend(
+            name.filter(|(_, name)| !name.starts_with('_'))
+                .map(|name| Used {
+                    range: node.range(),
+                    name,
+                }),
+        );
     }
-    let mut unique = Vec::new();
-    for name in found {
-        if !name.1.starts_with('_') && !unique.contains(&name) {
-            unique.push(name);
-        }
-    }
-    unique
+    found
 }
 
 #[cfg(test)]

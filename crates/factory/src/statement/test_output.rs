@@ -232,6 +232,12 @@ impl Frame<'_> {
     }
 }
 
+/// An output without what differs between runs.
+pub(crate) fn tidied(output: &str) -> String {
+    let lines: Vec<String> = output.lines().map(tidy).collect();
+    lines.join("\n")
+}
+
 /// One line without what differs between runs, cut where it is long.
 fn tidy(line: &str) -> String {
     let mut text = String::new();

@@ -19,6 +19,9 @@ use crate::{
     syntax::{Source, definitions},
 };
 
+/// The kinds.
+pub const KINDS: [&str; 2] = ["combine_file", "combine_module"];
+
 /// A bug and the tests that fail because of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Proven<'a> {

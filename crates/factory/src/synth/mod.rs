@@ -46,6 +46,14 @@ use crate::{
     syntax::{DefinitionKind, Node, Source},
 };
 
+/// Kinds that no operator makes: they come from a history or a model.
+pub const OTHER_KINDS: [&str; 4] = [
+    pr_mirror::PR_MIRROR,
+    pr_mirror::RELEASE_HISTORY,
+    "lm_rewrite",
+    "lm_modify",
+];
+
 /// What to write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
@@ -116,7 +124,12 @@ impl OptionsError {
     pub fn hint(&self) -> Option<String> {
         match self {
             OptionsError::UnknownKind { .. } => {
-                let names: Vec<&str> = kinds().iter().map(|kind| kind.name).collect();
+                let names: Vec<&str> = kinds()
+                    .iter()
+                    .map(|kind| kind.name)
+                    .chain(combine::KINDS)
+                    .chain(OTHER_KINDS)
+                    .collect();
                 Some(format!("kinds are {}", names.join(", ")))
             }
             OptionsError::Likelihood { .. } => None,

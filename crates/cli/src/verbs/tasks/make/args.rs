@@ -5,7 +5,11 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, ValueEnum};
 use temper_factory::{repository::Overrides, statement};
 
-use crate::args::{FormatArgs, SandboxArgs};
+use crate::{
+    args::{FormatArgs, ModelArgs, SandboxArgs},
+    engines::EngineArgs,
+    verbs::model::args::HubArgs,
+};
 
 /// `temper tasks make`
 #[derive(ClapArgs, Debug)]
@@ -26,6 +30,15 @@ pub struct MakeArgs {
     /// At most this many candidate bugs of each repository are run against its tests
     #[arg(long, default_value_t = 2000, value_name = "N")]
     pub max_candidates: usize,
+    /// An earlier release of the repository, as SOURCE: what changed since is undone piece by piece
+    #[arg(long, value_name = "SOURCE")]
+    pub earlier: Option<String>,
+    /// A model that writes bugs too [default: none is asked]
+    #[arg(long, value_name = "MODEL", requires = "model_calls")]
+    pub model: Option<String>,
+    /// How often the model is asked for a bug of each repository, at most
+    #[arg(long, value_name = "N", requires = "model")]
+    pub model_calls: Option<usize>,
     /// Only these kinds of bugs, divided by commas [default: all]
     #[arg(long, value_delimiter = ',', value_name = "KIND")]
     pub kinds: Vec<String>,
@@ -63,6 +76,15 @@ pub struct MakeArgs {
         help_heading = "Repository"
     )]
     pub arguments: Option<String>,
+    /// How it is called.
+    #[command(flatten)]
+    pub call: ModelArgs,
+    /// The embedded engine.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Where models come from.
+    #[command(flatten)]
+    pub hub: HubArgs,
     /// Sandboxes at a time [default: the number of cores]
     #[arg(long, short = 'j')]
     pub workers: Option<usize>,

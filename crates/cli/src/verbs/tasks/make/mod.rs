@@ -1,6 +1,7 @@
 //! `temper tasks make`: from repositories to a suite of proven tasks.
 
 pub mod args;
+mod model;
 mod progress;
 
 use std::{
@@ -14,7 +15,7 @@ use serde::Serialize;
 use temper_core::{Task, task::Archive};
 use temper_factory::{
     Repository,
-    make::{self, Factory, KindCounts, Made, MakeError, MakeOptions, Rejected},
+    make::{self, AskedModel, Extra, Factory, KindCounts, Made, MakeError, MakeOptions, Rejected},
     measure::MeasureError,
     pool::Workshop,
     prove::ScreenOptions,
@@ -26,7 +27,7 @@ use temper_tasks::{
     native::{Suite, packed},
 };
 
-use self::{args::MakeArgs, progress::Progress};
+use self::{args::MakeArgs, model::Writer, progress::Progress};
 use crate::{
     error::CliError,
     exit_code, jobs, output,
@@ -130,6 +131,23 @@ pub fn run(args: &MakeArgs, places: &Places) -> Result<u8, CliError> {
         screen: ScreenOptions::default(),
         ..MakeOptions::default()
     };
+    let earlier = match &args.earlier {
+        None => None,
+        Some(_) if sources.len() > 1 => {
+            return Err(CliError::new(
+                exit_code::USAGE,
+                "undo what changed since an earlier release: there are several repositories",
+            )
+            .hint("make a suite of each"));
+        }
+        Some(text) => {
+            let source = Source::parse(text).map_err(repository_error)?;
+            // Nothing of it belongs to the suite.
+            let elsewhere = cache.root().join("earlier");
+            Some(repository::files(&source, &elsewhere, &cache, &tools).map_err(repository_error)?)
+        }
+    };
+    let writer = Writer::open(args, places)?;
     let mut all: Vec<Task> = Vec::new();
     let mut reports = Vec::new();
     let mut failed = Vec::new();
@@ -145,7 +163,22 @@ pub fn run(args: &MakeArgs, places: &Places) -> Result<u8, CliError> {
                 for note in &repository.notes {
                     progress.line(note);
                 }
-                let made = make::make(&repository, &options, &factory, &mut |event| {
+                let mut chat = writer
+                    .as_ref()
+                    .map(|writer| writer.ask(&repository))
+                    .transpose()?;
+                let extra = Extra {
+                    earlier: earlier.as_ref(),
+                    model: chat
+                        .as_mut()
+                        .zip(writer.as_ref())
+                        .map(|(chat, writer)| AskedModel {
+                            model: chat,
+                            name: writer.name(),
+                            n_calls: writer.n_calls,
+                        }),
+                };
+                let made = make::make(&repository, &options, &factory, extra, &mut |event| {
                     progress.on(&event)
                 })
                 .map_err(make_error)?;
