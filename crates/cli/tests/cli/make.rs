@@ -181,6 +181,123 @@ fn a_project_becomes_proven_tasks_whatever_the_number_of_workers() {
     );
 }
 
+fn git(directory: &Path, arguments: &[&str]) {
+    let done = std::process::Command::new("git")
+        .current_dir(directory)
+        .args(["-c", "user.name=A", "-c", "user.email=a@example.org"])
+        .args([
+            "-c",
+            "init.defaultBranch=main",
+            "-c",
+            "commit.gpgsign=false",
+        ])
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{done:?}");
+}
+
+#[test]
+fn histories_releases_and_models_give_bugs_and_failing_tests_say_what_is_wrong() {
+    let workspace = Workspace::new(0);
+    let project = (
+        "pyproject.toml",
+        "[project]\nname = \"shapes\"\nversion = \"1.0\"\nlicense = \"MIT\"\ndependencies = []\n",
+    );
+    let then = SHAPES.replace("high:\n        return high", "high:\n        return low");
+    let before = SHAPES.replace("width < 0 or", "width > 0 or");
+    for (place, code) in [("shapes", then.as_str()), ("earlier", before.as_str())] {
+        let directory = workspace.path(place);
+        write(
+            &directory,
+            &[
+                project,
+                ("src/shapes/__init__.py", code),
+                ("tests/test_shapes.py", TESTS),
+            ],
+        );
+    }
+    let directory = workspace.path("shapes");
+    git(&directory, &["init", "--quiet"]);
+    git(&directory, &["add", "."]);
+    git(&directory, &["commit", "--quiet", "-m", "Begin"]);
+    write(&directory, &[("src/shapes/__init__.py", SHAPES)]);
+    git(
+        &directory,
+        &[
+            "commit",
+            "--quiet",
+            "-am",
+            "Fix clamp for large values\n\nValues above the upper bound became the lower one.",
+        ],
+    );
+    // Whatever function is asked for, one of the replies has its signature.
+    let reply = "```python\ndef overlap(first, second):\n    start = max(first[0], second[0])\n    end = min(first[1], second[1])\n    return end - start\n```\nIntervals apart share less than nothing.\n";
+    fs::write(
+        workspace.path("script.json"),
+        serde_json::json!(vec![reply; 6]).to_string(),
+    )
+    .unwrap();
+    let make = |output: &str, cache: &str| {
+        let ran = workspace
+            .run(&[
+                "tasks",
+                "make",
+                "shapes",
+                "--output",
+                output,
+                "--earlier",
+                "earlier",
+                "--model",
+                "scripted:script.json",
+                "--model-calls",
+                "6",
+                "--kinds",
+                "pr_mirror,release_history,lm_rewrite,lm_modify",
+                "--cache",
+                workspace.path(cache).to_str().unwrap(),
+            ])
+            .expect(0);
+        (
+            ran,
+            fs::read_to_string(workspace.path(output).join("tasks.jsonl")).unwrap(),
+        )
+    };
+    let (ran, one) = make("one", "cache");
+    assert_eq!(make("two", "another-cache").1, one);
+    let tasks: Vec<serde_json::Value> = one
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .filter(|line: &serde_json::Value| line.get("statement").is_some())
+        .collect();
+    let task = |bug: &str| {
+        tasks
+            .iter()
+            .find(|task| task["origin"]["bug"].as_str().unwrap().starts_with(bug))
+            .unwrap_or_else(|| panic!("{bug}: {} {}", ran.stdout, ran.stderr))
+    };
+    let statement = |bug: &str| task(bug)["statement"].as_str().unwrap();
+    assert_eq!(
+        task("pr-mirror")["construction"]["statement"],
+        "commit-message"
+    );
+    assert!(
+        statement("pr-mirror").contains("became the lower one"),
+        "{}",
+        statement("pr-mirror")
+    );
+    assert_eq!(
+        task("release-history")["construction"]["statement"],
+        "test-output"
+    );
+    assert!(
+        statement("release-history").contains("assert 0 == 6"),
+        "{}",
+        statement("release-history")
+    );
+    task("model:lm_");
+}
+
 #[test]
 fn unsuitable_repositories_are_told_why_and_what_to_do() {
     let workspace = Workspace::new(0);
