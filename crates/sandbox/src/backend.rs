@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use temper_core::{Boundary, Failure, task::InjectedFile, tree::Changes};
 
-use crate::{Demand, Limits, Protection, Protections};
+use crate::{Demand, Limits, Protection, Protections, Snapshot};
 
 /// A kind of sandbox.
 pub trait Backend: Send + Sync {
@@ -17,6 +17,13 @@ pub trait Backend: Send + Sync {
     /// Starts a sandbox. Refuses with [`SandboxError::Refused`] when a demanded protection does
     /// not hold.
     fn start(&self, spec: &SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError>;
+
+    /// Starts a sandbox in the state of a snapshot. It shares nothing with the one the snapshot
+    /// was taken of, nor with other forks. A backend without snapshots refuses.
+    fn fork(&self, snapshot: &Snapshot, label: &str) -> Result<Box<dyn Sandbox>, SandboxError> {
+        let _ = (snapshot, label);
+        Err(no_snapshots(self.name()))
+    }
 }
 
 /// A live sandbox. Dropping it kills everything in it and removes everything it left.
@@ -36,6 +43,15 @@ pub trait Sandbox: Send {
     /// What differs in the work tree from its start, `.git` left out. Reads hostile files: links
     /// are not followed, special files are skipped, and the total is bounded by the disk limit.
     fn changes(&mut self) -> Result<Changes, SandboxError>;
+
+    /// Keeps everything that was written, as it is between two commands, without changing it.
+    /// Contents of more than `max_bytes` are an error, and so is what cannot be kept: a process
+    /// that still runs, a shared segment, a path that is too long. A backend without snapshots
+    /// refuses.
+    fn snapshot(&mut self, max_bytes: u64) -> Result<Snapshot, SandboxError> {
+        let _ = max_bytes;
+        Err(no_snapshots("this"))
+    }
 
     /// Ends every process and removes everything, and says what was consumed.
     fn stop(self: Box<Self>) -> Result<Usage, SandboxError>;
@@ -223,7 +239,7 @@ pub enum SandboxError {
     /// A file operation failed.
     #[error("{operation} {path} in the sandbox: {reason}")]
     File {
-        /// `read`, `write`, `collect`.
+        /// `read`, `write`, `collect`, `snapshot`, `fork`.
         operation: &'static str,
         /// The path.
         path: String,
@@ -257,6 +273,13 @@ impl SandboxError {
             message: self.to_string(),
             retryable,
         }
+    }
+}
+
+fn no_snapshots(backend: &str) -> SandboxError {
+    SandboxError::Unsupported {
+        backend: backend.into(),
+        reason: "it keeps no snapshots; use the embedded sandbox".into(),
     }
 }
 

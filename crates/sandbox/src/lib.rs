@@ -12,6 +12,7 @@ pub mod namespaces;
 #[cfg(unix)]
 mod output;
 pub mod protections;
+pub mod snapshot;
 pub mod verify;
 
 pub use backend::{
@@ -20,3 +21,4 @@ pub use backend::{
 };
 pub use limits::Limits;
 pub use protections::{Demand, Protection, Protections, Strength};
+pub use snapshot::Snapshot;

@@ -214,18 +214,18 @@ impl Walk<'_> {
     }
 }
 
-fn entries(root: &OwnedFd, path: &[u8]) -> io::Result<BTreeMap<CString, Kind>> {
+pub(super) fn entries(root: &OwnedFd, path: &[u8]) -> io::Result<BTreeMap<CString, Kind>> {
     let directory = open_directory(root.as_fd(), path)?;
     Ok(list(directory.as_fd())?.into_iter().collect())
 }
 
-fn open_directory(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<OwnedFd> {
+pub(super) fn open_directory(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<OwnedFd> {
     let path = if path.is_empty() { b"." } else { path };
     let flags = libc::O_RDONLY | libc::O_DIRECTORY;
     sys::open_under(root, &sys::c_bytes(path)?, flags, 0, sys::BENEATH)
 }
 
-fn read_link(root: &OwnedFd, path: &[u8]) -> io::Result<Vec<u8>> {
+pub(super) fn read_link(root: &OwnedFd, path: &[u8]) -> io::Result<Vec<u8>> {
     let flags = libc::O_PATH | libc::O_NOFOLLOW;
     // The last component is the link itself, so only its directory is resolved strictly.
     let (directory, name) = match path.iter().rposition(|byte| *byte == b'/') {
@@ -239,7 +239,7 @@ fn read_link(root: &OwnedFd, path: &[u8]) -> io::Result<Vec<u8>> {
     Ok(target.as_bytes().to_vec())
 }
 
-fn same_content(one: fs::File, other: fs::File) -> io::Result<bool> {
+pub(super) fn same_content(one: fs::File, other: fs::File) -> io::Result<bool> {
     let (mut one, mut other) = (one, other);
     let (mut a, mut b) = (vec![0; 64 << 10], vec![0; 64 << 10]);
     loop {
@@ -253,7 +253,7 @@ fn same_content(one: fs::File, other: fs::File) -> io::Result<bool> {
     }
 }
 
-fn join(directory: &[u8], name: &CStr) -> Vec<u8> {
+pub(super) fn join(directory: &[u8], name: &CStr) -> Vec<u8> {
     let mut path = directory.to_vec();
     if !path.is_empty() {
         path.push(b'/');
@@ -262,7 +262,7 @@ fn join(directory: &[u8], name: &CStr) -> Vec<u8> {
     path
 }
 
-fn as_path(path: &[u8]) -> &Path {
+pub(super) fn as_path(path: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(path))
 }
 

@@ -248,6 +248,7 @@ fn prepare(
         jail,
         area: inside.area,
         work: inside.work,
+        private: std::cell::RefCell::default(),
     };
     Ok((served, facts))
 }

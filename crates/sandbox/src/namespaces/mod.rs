@@ -23,6 +23,7 @@ mod probe;
 mod serve;
 mod setup;
 mod skeleton;
+mod snapshot;
 mod sys;
 mod wire;
 mod work_tree;
@@ -34,7 +35,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Stdio},
     sync::{
-        Once, OnceLock,
+        Arc, Once, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -51,7 +52,7 @@ pub use launcher::run_launcher_if_asked;
 use self::wire::{Answer, Build, Built, FileHead, Final, Request, WireChange, WireShell};
 use crate::{
     Backend, Command, Execution, ExitStatus, Network, Protections, Root, Sandbox, SandboxError,
-    SandboxSpec, Shell, Usage, WorkTree, backend::Omitted,
+    SandboxSpec, Shell, Snapshot, Usage, WorkTree, backend::Omitted,
 };
 
 /// The name of this backend.
@@ -134,6 +135,7 @@ impl Namespaces {
             work_path: spec.work_tree.path.clone(),
             output_bytes: spec.limits.output_bytes,
             disk_bytes: spec.limits.disk_bytes,
+            spec: Arc::new(spec.clone()),
             broken: None,
             ended: false,
         };
@@ -182,12 +184,43 @@ impl Backend for Namespaces {
     }
 
     fn start(&self, spec: &SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
+        Ok(Box::new(self.start_live(spec)?))
+    }
+
+    fn fork(&self, snapshot: &Snapshot, label: &str) -> Result<Box<dyn Sandbox>, SandboxError> {
+        let (state, spec) = snapshot.of(NAME)?;
+        let Ok(State { kept, private }) = serde_json::from_slice(&state.head) else {
+            return Err(SandboxError::Start(
+                "the snapshot's list cannot be read".into(),
+            ));
+        };
+        let mut live = self.start_live(&SandboxSpec {
+            label: label.to_owned(),
+            ..spec.clone()
+        })?;
+        let blobs: Vec<&[u8]> = state.contents.iter().map(Vec::as_slice).collect();
+        match live.ask(&Request::Lay { kept, private }, &blobs, 0, START_PATIENCE)? {
+            (Answer::Written, _) => Ok(Box::new(live)),
+            _ => Err(live.confused()),
+        }
+    }
+}
+
+/// What is kept of a sandbox, as its snapshot carries it.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct State {
+    kept: Vec<wire::Kept>,
+    private: Vec<FileHead>,
+}
+
+impl Namespaces {
+    fn start_live(&self, spec: &SandboxSpec) -> Result<Live, SandboxError> {
         let (live, facts) = self.launch(spec)?;
         // What this very sandbox has, not what another one had a while ago.
         let protections = probe::protections(&facts);
         let unmet = spec.demand.unmet(&protections);
         if unmet.is_empty() {
-            Ok(Box::new(live))
+            Ok(live)
         } else {
             Err(SandboxError::Refused {
                 backend: NAME.into(),
@@ -266,6 +299,8 @@ struct Live {
     work_path: String,
     output_bytes: u64,
     disk_bytes: u64,
+    /// For snapshots, which start their forks from it.
+    spec: Arc<SandboxSpec>,
     /// Why it can no longer be used.
     broken: Option<String>,
     ended: bool,
@@ -302,6 +337,8 @@ impl Live {
                         wire::WireOperation::Read => "read",
                         wire::WireOperation::Write => "write",
                         wire::WireOperation::Collect => "collect",
+                        wire::WireOperation::Snapshot => "snapshot",
+                        wire::WireOperation::Fork => "fork",
                     },
                     path,
                     reason,
@@ -435,6 +472,30 @@ impl Sandbox for Live {
             changes.insert(path, entry);
         }
         Ok(changes)
+    }
+
+    fn snapshot(&mut self, max_bytes: u64) -> Result<Snapshot, SandboxError> {
+        let request = Request::Snapshot { max_bytes };
+        // Besides the contents that the limit counts there are the files that were laid apart.
+        let most = max_bytes.saturating_add(self.disk_bytes);
+        let (answer, contents) = self.ask(&request, &[], most, START_PATIENCE)?;
+        let Answer::Snapshot { kept, private } = answer else {
+            return Err(self.confused());
+        };
+        let n_paths = kept.len();
+        let head =
+            serde_json::to_vec(&State { kept, private }).map_err(|error| SandboxError::File {
+                operation: "snapshot",
+                path: "the sandbox".into(),
+                reason: error.to_string(),
+            })?;
+        Ok(Snapshot::new(
+            NAME,
+            Arc::clone(&self.spec),
+            n_paths,
+            head,
+            contents,
+        ))
     }
 
     fn stop(mut self: Box<Self>) -> Result<Usage, SandboxError> {

@@ -1,6 +1,7 @@
 //! The first process of a sandbox: it answers requests until nobody can send any more.
 
 use std::{
+    cell::RefCell,
     io::{self, Write},
     os::{fd::AsFd, unix::net::UnixStream},
     time::Duration,
@@ -12,7 +13,8 @@ use super::{
     changes,
     exec::{Jail, Order},
     files::Area,
-    wire::{self, Answer, FileHead, Request, WireOperation},
+    snapshot::{self, Private},
+    wire::{self, Answer, FileHead, Kept, Request, WireOperation},
     work_tree::WorkTree,
 };
 
@@ -24,6 +26,8 @@ pub struct Served {
     pub jail: Jail,
     pub area: Area,
     pub work: WorkTree,
+    /// Laid where commands cannot write, after the start.
+    pub private: RefCell<Private>,
 }
 
 impl Served {
@@ -57,6 +61,8 @@ impl Served {
                 Request::Write(files) => self.write(socket, &files, &blobs)?,
                 Request::Read { path, max_bytes } => self.read(socket, path, max_bytes)?,
                 Request::Changes => self.changes(socket)?,
+                Request::Snapshot { max_bytes } => self.snapshot(socket, max_bytes)?,
+                Request::Lay { kept, private } => self.lay(socket, &kept, &private, &blobs)?,
             }
         }
     }
@@ -87,6 +93,8 @@ impl Served {
             if let Err(error) = self.area.write(file, content, owner) {
                 return refuse(socket, WireOperation::Write, file.path.clone(), &error);
             }
+            let mut private = self.private.borrow_mut();
+            private.laid(&self.area, &file.path, file.executable, content);
         }
         wire::send(socket, &Answer::Written, &[])
     }
@@ -125,6 +133,56 @@ impl Served {
             }
         }
         Ok(())
+    }
+}
+
+impl Served {
+    fn snapshot(&self, socket: &mut UnixStream, max_bytes: u64) -> io::Result<()> {
+        let taken = match snapshot::take(&self.area, &self.work, max_bytes) {
+            Ok(taken) => taken,
+            Err(refusal) => {
+                let operation = WireOperation::Snapshot;
+                return refuse(socket, operation, refusal.path, &refusal.error);
+            }
+        };
+        let private = self.private.borrow();
+        let heads = private
+            .files()
+            .map(|(path, executable, _)| FileHead { path, executable })
+            .collect::<Vec<_>>();
+        let n_blobs = taken.n_contents() + heads.len();
+        let answer = Answer::Snapshot {
+            kept: taken.kept.clone(),
+            private: heads,
+        };
+        let mut out = io::BufWriter::with_capacity(64 << 10, socket);
+        wire::send_head(&mut out, &answer, n_blobs as u32)?;
+        taken.send(&mut out)?;
+        for (_, _, content) in private.files() {
+            out.write_all(&(content.len() as u64).to_le_bytes())?;
+            out.write_all(content)?;
+        }
+        out.flush()
+    }
+
+    fn lay(
+        &self,
+        socket: &mut UnixStream,
+        kept: &[Kept],
+        private: &[FileHead],
+        blobs: &[Vec<u8>],
+    ) -> io::Result<()> {
+        let owner = (self.jail.uid, self.jail.gid);
+        let operation = WireOperation::Fork;
+        let Some(n_files) = blobs.len().checked_sub(private.len()) else {
+            let error = io::Error::other("contents are missing");
+            return refuse(socket, operation, "the state".into(), &error);
+        };
+        let (contents, others) = blobs.split_at(n_files);
+        if let Err(refusal) = snapshot::lay(&self.area, &self.work, kept, contents, owner) {
+            return refuse(socket, operation, refusal.path, &refusal.error);
+        }
+        self.write(socket, private, others)
     }
 }
 

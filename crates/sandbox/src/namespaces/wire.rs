@@ -103,7 +103,7 @@ pub struct Build {
 }
 
 /// One file to be written.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileHead {
     pub path: String,
     pub executable: bool,
@@ -164,6 +164,15 @@ pub enum Request {
         max_bytes: u64,
     },
     Changes,
+    /// Everything that was written.
+    Snapshot {
+        max_bytes: u64,
+    },
+    /// Lays a state. The contents of its files follow, then those of `private`.
+    Lay {
+        kept: Vec<Kept>,
+        private: Vec<FileHead>,
+    },
 }
 
 /// A shell.
@@ -190,6 +199,11 @@ pub enum Answer {
     NoFile,
     /// One content follows for each file.
     Changes(Vec<(Bytes, WireChange)>),
+    /// One content follows for each file, then one for each of `private`.
+    Snapshot {
+        kept: Vec<Kept>,
+        private: Vec<FileHead>,
+    },
     /// A file operation failed.
     FileError {
         operation: WireOperation,
@@ -214,6 +228,8 @@ pub enum WireOperation {
     Read,
     Write,
     Collect,
+    Snapshot,
+    Fork,
 }
 
 /// What became of a path.
@@ -222,6 +238,38 @@ pub enum WireChange {
     Removed,
     File { executable: bool },
     Link(Bytes),
+}
+
+/// One path of a kept state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Which writable place it lies in, and where below it; empty is the place itself.
+    pub place: u32,
+    pub path: Bytes,
+    pub kind: KeptKind,
+    pub mode: u32,
+    /// Seconds and nanoseconds.
+    pub modified: (i64, i64),
+}
+
+/// What a kept path is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KeptKind {
+    /// The start holds it, and it is gone.
+    Removed,
+    Directory,
+    File {
+        size: u64,
+        /// Where there is data, and how much; the rest is holes.
+        pieces: Vec<(u64, u64)>,
+    },
+    /// Another name of a file or special file of the same place.
+    HardLink(Bytes),
+    Link(Bytes),
+    Pipe,
+    Socket,
+    /// The character device 0:0, which anybody can make and nobody can open.
+    Nothing,
 }
 
 /// What the launcher says last.

@@ -17,3 +17,4 @@ mod privileges;
 mod processes;
 mod rootless;
 mod secrets;
+mod snapshots;
