@@ -51,8 +51,12 @@ pub struct MutationAudit {
     pub n_killed_public: u32,
     /// Noticed by the hidden tests and not by the public ones.
     pub n_killed_hidden: u32,
-    /// Noticed by neither although they are not known to be equivalent.
+    /// Noticed by neither although they are not known to be equivalent: the first
+    /// [`MAX_SURVIVORS`] of them.
     pub survivors: Vec<Survivor>,
+    /// How many there are of them.
+    #[serde(default)]
+    pub n_survivors: u32,
     /// Left out because they compile to the same code or were found equivalent.
     pub n_equivalent: u32,
     /// Left out because no test of the repository executes the lines that they change.
@@ -62,6 +66,18 @@ pub struct MutationAudit {
     #[serde(default)]
     pub n_added_tests: u32,
 }
+
+impl MutationAudit {
+    /// How many wrong versions the tests accept. Tasks that were written before the number was kept
+    /// list them all.
+    pub fn n_survivors(&self) -> u32 {
+        self.n_survivors.max(self.survivors.len() as u32)
+    }
+}
+
+/// Survivors that a task keeps with their patches: enough to look at, and their patches are many
+/// bytes.
+pub const MAX_SURVIVORS: usize = 3;
 
 /// A wrong version of the fixed code that the task's tests accept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

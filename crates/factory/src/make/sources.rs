@@ -182,6 +182,8 @@ fn operators(
                     .collect()
             }),
             n_workers: factory.workshop.n_workers,
+            // Some of them change what no test executes, and writing takes longer than finding.
+            max_candidates: Some(options.max_candidates + options.max_candidates / 2),
             ..synth::Options::default()
         },
     )?;

@@ -19,7 +19,7 @@ use std::{
 use serde::Deserialize;
 use temper_core::{
     Bytes, Entry, Place, TestId, TreePath,
-    construction::{MutationAudit, Survivor},
+    construction::{MAX_SURVIVORS, MutationAudit, Survivor},
     task::TestLists,
 };
 use temper_sandbox::verify::{read_entry, shell_quote};
@@ -183,6 +183,7 @@ impl<'a> Kills<'a> {
             n_killed_public: 0,
             n_killed_hidden: 0,
             survivors: Vec::new(),
+            n_survivors: 0,
             n_equivalent: 0,
             n_uncovered: 0,
             n_added_tests: 0,
@@ -212,11 +213,14 @@ impl<'a> Kills<'a> {
                 _ if noticed_by(&hidden) => numbers.n_killed_hidden += 1,
                 _ => {
                     survivors.push(number);
-                    numbers.survivors.push(Survivor {
-                        kind: candidate.kind.clone(),
-                        digest: candidate.patch.digest(),
-                        patch: candidate.patch.clone(),
-                    });
+                    numbers.n_survivors += 1;
+                    if numbers.survivors.len() < MAX_SURVIVORS {
+                        numbers.survivors.push(Survivor {
+                            kind: candidate.kind.clone(),
+                            digest: candidate.patch.digest(),
+                            patch: candidate.patch.clone(),
+                        });
+                    }
                 }
             }
             numbers.n_mutants += 1;

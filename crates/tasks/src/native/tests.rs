@@ -321,6 +321,7 @@ fn variants(folder: &Path) -> Vec<Task> {
                         digest: Digest::of(b"s"),
                         patch: patch(),
                     }],
+                    n_survivors: 1,
                     n_equivalent: 0,
                     n_uncovered: 1,
                     n_added_tests: 0,

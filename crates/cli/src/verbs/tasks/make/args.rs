@@ -30,6 +30,9 @@ pub struct MakeArgs {
     /// At most this many candidate bugs of each repository are run against its tests
     #[arg(long, default_value_t = 2000, value_name = "N")]
     pub max_candidates: usize,
+    /// At most this many tests of a task that pass before and after its fix
+    #[arg(long, default_value_t = 40, value_name = "N")]
+    pub max_pass_to_pass: usize,
     /// An earlier release of the repository, as SOURCE: what changed since is undone piece by piece
     #[arg(long, value_name = "SOURCE")]
     pub earlier: Option<String>,

@@ -18,7 +18,7 @@ use temper_factory::{
     make::{self, AskedModel, Extra, Factory, KindCounts, Made, MakeError, MakeOptions, Rejected},
     measure::MeasureError,
     pool::Workshop,
-    prove::ScreenOptions,
+    prove::{ListOptions, ScreenOptions},
     repository::{self, RepositoryError, Source},
 };
 use temper_report::table::{Align, Table};
@@ -129,6 +129,10 @@ pub fn run(args: &MakeArgs, places: &Places) -> Result<u8, CliError> {
         max_candidates: args.max_candidates,
         statements: args.statements(),
         screen: ScreenOptions::default(),
+        lists: ListOptions {
+            max_pass_to_pass: args.max_pass_to_pass,
+            ..ListOptions::default()
+        },
         ..MakeOptions::default()
     };
     let earlier = match &args.earlier {
