@@ -118,7 +118,11 @@ fn archives_that_reach_outside_are_refused_and_leave_nothing() {
         }
         fs::write(workspace.path("tasks.tar"), builder.into_inner().unwrap()).unwrap();
     };
-    let cases: [(&[(&str, EntryType, &str)], &str); 5] = [
+    type Case = (
+        &'static [(&'static str, EntryType, &'static str)],
+        &'static str,
+    );
+    let cases: [Case; 5] = [
         (&[("../marker", Regular, "")], "../marker"),
         (&[("/tmp/marker", Regular, "")], "/tmp/marker"),
         (

@@ -102,6 +102,29 @@ pub enum Stage {
     Prove,
 }
 
+/// How much of a stage an earlier run had done. Times of a stage that was resumed say nothing of
+/// what it costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Resumed {
+    /// It did everything now.
+    Nothing,
+    /// Some of it was known.
+    Part,
+    /// It only read.
+    All,
+}
+
+impl Resumed {
+    fn of(n_known: usize, n_new: usize) -> Self {
+        match (n_known, n_new) {
+            (0, _) => Resumed::Nothing,
+            (_, 0) => Resumed::All,
+            _ => Resumed::Part,
+        }
+    }
+}
+
 /// What happens while tasks are made.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -127,8 +150,8 @@ pub enum Event {
         stage: Stage,
         /// What came of it, in words.
         summary: String,
-        /// Whether an earlier run had done all of it.
-        resumed: bool,
+        /// How much of it an earlier run had done.
+        resumed: Resumed,
     },
     /// Something worth knowing.
     Note(String),
@@ -313,7 +336,7 @@ pub fn make(
             measurement.tests.len(),
             measurement.excluded.len()
         ),
-        resumed,
+        resumed: Resumed::of(usize::from(resumed), usize::from(!resumed)),
     });
     let broken: Vec<&str> = measurement
         .files
@@ -357,7 +380,7 @@ pub fn make(
     on_event(Event::Finished {
         stage: Stage::Synthesize,
         summary: format!("{} candidates", candidates.len()),
-        resumed: false,
+        resumed: Resumed::Nothing,
     });
 
     let screening = Screening {

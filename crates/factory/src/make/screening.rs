@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use temper_core::{Digest, Entry, TreePath};
 
-use super::{Event, Factory, MakeError, MakeOptions, Stage, journal};
+use super::{Event, Factory, MakeError, MakeOptions, Resumed, Stage, journal};
 use crate::{
     Candidate,
     measure::{Measurement, coverage::Index},
@@ -88,7 +88,7 @@ impl Screening<'_> {
         let n_total = candidates.len();
         on_event(Event::Started { stage, n_total });
         let mut all: Vec<Screened> = Vec::with_capacity(n_total);
-        let mut all_resumed = true;
+        let (mut n_known, mut n_new) = (0, 0);
         for chunk in candidates.chunks(SCREEN_CHUNK) {
             if (self.factory.stopped)() {
                 break;
@@ -106,7 +106,7 @@ impl Screening<'_> {
                 cost.add(spent);
                 Ok::<Vec<Screened>, MakeError>(screened)
             })?;
-            all_resumed &= resumed;
+            *(if resumed { &mut n_known } else { &mut n_new }) += chunk.len();
             all.extend(screened);
             on_event(Event::Advanced {
                 stage,
@@ -121,7 +121,7 @@ impl Screening<'_> {
         on_event(Event::Finished {
             stage,
             summary: format!("{n_killed} of {} candidates killed", all.len()),
-            resumed: all_resumed,
+            resumed: Resumed::of(n_known, n_new),
         });
         Ok(all)
     }

@@ -13,7 +13,7 @@ use temper_sandbox::verify::proof::Finding;
 use temper_tasks::{cache::Cache, prepare::prepare};
 
 use super::{
-    Event, Factory, KindCounts, MakeError, MakeOptions, Rejected, Stage,
+    Event, Factory, KindCounts, MakeError, MakeOptions, Rejected, Resumed, Stage,
     assemble::{Assembler, Draft},
     journal::{self, Journal},
 };
@@ -76,15 +76,19 @@ impl Tries<'_> {
         let mut tasks = Vec::new();
         let mut rejected = Vec::new();
         let mut unusable: BTreeMap<String, usize> = BTreeMap::new();
-        let mut resumed = true;
+        let (mut n_known, mut n_new) = (0, 0);
         let mut n_tried = 0;
         let mut left = self.order;
         while !left.is_empty() && tasks.len() < limit && !(self.factory.stopped)() {
             // Near the limit, no more is tried at once than may be needed.
             let most = PROVE_CHUNK.min((limit - tasks.len()).max(self.factory.workshop.n_workers));
             let numbers = left.split_off(..most.min(left.len())).unwrap_or_default();
-            let (tried, is_known) = self.try_chunk(numbers, &journal, &scratch, cost)?;
-            resumed &= is_known;
+            let (tried, n_proved) = self.try_chunk(numbers, &journal, &scratch, cost)?;
+            let n_usable = tried
+                .iter()
+                .filter(|one| !matches!(one, Tried::Unusable(_)));
+            n_known += n_usable.count() - n_proved;
+            n_new += n_proved;
             for (number, tried) in numbers.iter().zip(tried) {
                 let kind = &self.candidates[*number].kind;
                 let count = counts.entry(kind.clone()).or_default();
@@ -125,7 +129,7 @@ impl Tries<'_> {
         on_event(Event::Finished {
             stage,
             summary: format!("{} tasks proven of {n_tried} tried", tasks.len()),
-            resumed,
+            resumed: Resumed::of(n_known, n_new),
         });
         Ok((tasks, rejected))
     }
@@ -136,7 +140,7 @@ impl Tries<'_> {
         numbers: &[usize],
         drafts: &[Result<Draft, String>],
         cost: &mut Cost,
-    ) -> Result<Vec<Vec<Option<String>>>, MakeError> {
+    ) -> Result<Vec<prove::Outputs>, MakeError> {
         let asked: Vec<(&Candidate, &[TestId])> = numbers
             .iter()
             .zip(drafts)
@@ -172,7 +176,7 @@ impl Tries<'_> {
         journal: &Journal,
         scratch: &Cache,
         cost: &mut Cost,
-    ) -> Result<(Vec<Tried>, bool), MakeError> {
+    ) -> Result<(Vec<Tried>, usize), MakeError> {
         enum Step {
             Done(Tried),
             ToProve(Box<PreparedTask>),
@@ -223,7 +227,7 @@ impl Tries<'_> {
                 }
             }
         }
-        let is_known = prepared.is_empty();
+        let n_proved = prepared.len();
         let (proofs, spent) = prove::prove(&self.factory.workshop, &prepared, self.options.repeat);
         cost.add(spent);
         for ((place, prepared), proof) in places.into_iter().zip(prepared).zip(proofs) {
@@ -236,7 +240,7 @@ impl Tries<'_> {
             }
             tried[place] = Some(conclude(prepared.task, &proof.findings, journal)?);
         }
-        Ok((tried.into_iter().flatten().collect(), is_known))
+        Ok((tried.into_iter().flatten().collect(), n_proved))
     }
 }
 

@@ -18,6 +18,9 @@ const BATCH: usize = 32;
 /// numbers would make each run give another task.
 const N_RUNS: usize = 2;
 
+/// What pytest says of each test that was asked for.
+pub type Outputs = Vec<Option<String>>;
+
 /// Runs failing tests of candidates and gives what pytest says of each, in the same order: the
 /// lines that fail, the errors and the places, without addresses and temporary paths. `None` for a
 /// test that passes, that has no end, or whose output differs between two runs.
@@ -27,7 +30,7 @@ pub fn explain(
     index: &Index<'_>,
     asked: &[(&Candidate, &[TestId])],
     options: &ScreenOptions,
-) -> Result<(Vec<Vec<Option<String>>>, Cost), PoolError> {
+) -> Result<(Vec<Outputs>, Cost), PoolError> {
     let measurement = index.measurement();
     let numbers: HashMap<&TestId, TestIndex> = measurement
         .tests
@@ -76,8 +79,7 @@ pub fn explain(
             printed
         },
     )?;
-    let mut outputs: Vec<Vec<Option<String>>> =
-        asked.iter().map(|(_, ids)| vec![None; ids.len()]).collect();
+    let mut outputs: Vec<Outputs> = asked.iter().map(|(_, ids)| vec![None; ids.len()]).collect();
     for ((number, _), runs) in pending.iter().zip(printed.chunks(N_RUNS)) {
         let ids = asked[*number].1;
         for (id, output) in ids.iter().zip(&mut outputs[*number]) {

@@ -9,7 +9,7 @@ pub mod screen;
 pub mod whole;
 
 pub use audit::{Audit, Kills, equivalents};
-pub use explain::explain;
+pub use explain::{Outputs, explain};
 pub use lists::{ListOptions, lists};
 pub use proof::{Proof, prove};
 pub use screen::{ScreenOptions, Screened, Status, screen};

@@ -15,7 +15,10 @@ use serde::Serialize;
 use temper_core::{Task, task::Archive};
 use temper_factory::{
     Repository,
-    make::{self, AskedModel, Extra, Factory, KindCounts, Made, MakeError, MakeOptions, Rejected},
+    make::{
+        self, AskedModel, Event, Extra, Factory, KindCounts, Made, MakeError, MakeOptions,
+        Rejected, Resumed,
+    },
     measure::MeasureError,
     pool::Workshop,
     prove::{ListOptions, ScreenOptions},
@@ -68,7 +71,8 @@ struct Report<'a> {
     n_source_groups: usize,
     core_seconds: f64,
     wall_seconds: f64,
-    tasks_per_core_minute: f64,
+    /// `None` where an earlier run had done part of the work, which this run's time does not show.
+    tasks_per_core_minute: Option<f64>,
     counts: BTreeMap<String, KindCounts>,
     sources: &'a [SourceReport],
     failed: &'a [Failed],
@@ -91,6 +95,7 @@ const MADE_FILE: &str = "made.json";
 pub fn run(args: &MakeArgs, places: &Places) -> Result<u8, CliError> {
     let started = Instant::now();
     let cpu_before = core_seconds();
+    let mut is_resumed = false;
     let sources = args
         .sources
         .iter()
@@ -183,6 +188,9 @@ pub fn run(args: &MakeArgs, places: &Places) -> Result<u8, CliError> {
                         }),
                 };
                 let made = make::make(&repository, &options, &factory, extra, &mut |event| {
+                    if let Event::Finished { resumed, .. } = &event {
+                        is_resumed |= *resumed != Resumed::Nothing;
+                    }
                     progress.on(&event)
                 })
                 .map_err(make_error)?;
@@ -225,7 +233,8 @@ pub fn run(args: &MakeArgs, places: &Places) -> Result<u8, CliError> {
         n_source_groups: groups.len(),
         core_seconds: core,
         wall_seconds: started.elapsed().as_secs_f64(),
-        tasks_per_core_minute: all.len() as f64 / (core / 60.0).max(f64::MIN_POSITIVE),
+        tasks_per_core_minute: (!is_resumed && core > 0.0)
+            .then(|| all.len() as f64 / (core / 60.0)),
         counts,
         sources: &reports,
         failed: &failed,
@@ -503,12 +512,15 @@ fn table(report: &Report<'_>) -> String {
             text.push_str(&format!("hint: {hint}\n"));
         }
     }
+    let rate = match report.tasks_per_core_minute {
+        Some(rate) => format!("{rate:.1} tasks per core-minute"),
+        None => "no rate, since an earlier run had done part of it".to_owned(),
+    };
     text.push_str(&format!(
-        "{} proven tasks in {} source groups; {:.0} core-seconds, {:.1} tasks per core-minute, {:.0} s by the clock\n{}\n",
+        "{} proven tasks in {} source groups; {:.0} core-seconds, {:.0} s by the clock; {rate}\n{}\n",
         report.n_tasks,
         report.n_source_groups,
         report.core_seconds,
-        report.tasks_per_core_minute,
         report.wall_seconds,
         report.suite.display()
     ));

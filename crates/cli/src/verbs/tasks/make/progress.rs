@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use temper_factory::make::{Event, Stage};
+use temper_factory::make::{Event, Resumed, Stage};
 
 /// How often plain progress lines come.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
@@ -67,10 +67,13 @@ impl Progress {
                 summary,
                 resumed,
             } => {
-                let how = if *resumed {
-                    "known from an earlier run".to_owned()
-                } else {
-                    format!("{:.1} s", self.stage_started.elapsed().as_secs_f64())
+                let seconds = self.stage_started.elapsed().as_secs_f64();
+                let how = match resumed {
+                    Resumed::Nothing => format!("{seconds:.1} s"),
+                    Resumed::Part => {
+                        format!("{seconds:.1} s, some of it known from an earlier run")
+                    }
+                    Resumed::All => "known from an earlier run".to_owned(),
                 };
                 self.line(&format!("{}: {summary} ({how})", words(*stage)));
             }
