@@ -303,8 +303,8 @@ fn unsuitable_repositories_are_told_why_and_what_to_do() {
     let workspace = Workspace::new(0);
     let test = ("tests/test_a.py", "def test_a():\n    import a\n");
     let code = ("a.py", "x = 1\n");
-    type Files = &'static [(&'static str, &'static str)];
-    let cases: [(&str, Files, i32, &str, &str); 7] = [
+    type Files<'a> = &'a [(&'a str, &'a str)];
+    let cases: [(&str, Files<'_>, i32, &str, &str); 7] = [
         (
             "untested",
             &[code],
