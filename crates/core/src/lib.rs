@@ -14,6 +14,7 @@ pub mod message;
 pub mod metric;
 pub mod patch;
 pub mod policy;
+pub mod protocol;
 pub mod task;
 pub mod trajectory;
 pub mod tree;

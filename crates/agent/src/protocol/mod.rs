@@ -3,13 +3,11 @@
 //! [`bash_block`] is the protocol of mini-swe-agent 1 (one fenced block a reply), [`tool_call`]
 //! that of mini-swe-agent 2 (calls of a `bash` tool).
 
-pub mod bash_block;
-pub mod shell_syntax;
-pub mod text;
 pub mod tool_call;
 
 use serde::{Deserialize, Serialize};
-use temper_core::trajectory::FinishReason;
+pub use temper_core::protocol::{bash_block, shell_syntax, text};
+use temper_core::{protocol::SUBMISSION_MARKERS, trajectory::FinishReason};
 use temper_sandbox::Execution;
 
 /// A protocol between the loop and the model.
@@ -33,8 +31,8 @@ impl Protocol {
         let first = *text::split_lines(output).first()?;
         let marker = text::strip(first);
         let submits = match self {
-            Protocol::BashBlock => MARKERS.contains(&marker),
-            Protocol::ToolCall => marker == MARKERS[1] && exit_code == 0,
+            Protocol::BashBlock => SUBMISSION_MARKERS.contains(&marker),
+            Protocol::ToolCall => marker == SUBMISSION_MARKERS[1] && exit_code == 0,
         };
         submits.then(|| &output[first.len()..])
     }
@@ -53,12 +51,6 @@ pub fn reached_limit(
     };
     *finish == FinishReason::Length || used_up
 }
-
-/// What a command prints on a line of its own to submit.
-const MARKERS: [&str; 2] = [
-    "MINI_SWE_AGENT_FINAL_OUTPUT",
-    "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT",
-];
 
 /// An output as the model sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]

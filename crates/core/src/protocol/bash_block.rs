@@ -4,14 +4,13 @@
 //! three backticks, so a here-document that holds a code fence is cut in the middle. Upstream runs
 //! the piece; this implementation never does: see [`NestedFences`].
 
-use std::sync::LazyLock;
+use std::ops::Range;
 
-use regex::Regex;
 use serde::{Deserialize, Serialize};
 
 use super::{
     shell_syntax::{Open, open_at_end},
-    text::strip,
+    text::{is_space, strip},
 };
 
 /// What happens to a command that a code fence inside it cut off.
@@ -43,15 +42,13 @@ pub enum BlockError {
 
 /// The bodies of all blocks, by upstream's rule, not stripped.
 pub fn blocks(reply: &str) -> Vec<&str> {
-    BLOCK
-        .captures_iter(reply)
-        .map(|captures| {
-            captures
-                .get(1)
-                .expect("the group always takes part")
-                .as_str()
-        })
-        .collect()
+    let mut bodies = Vec::new();
+    let mut from = 0;
+    while let Some(block) = block_at(reply, from) {
+        from = block.end + FENCE.len();
+        bodies.push(&reply[block]);
+    }
+    bodies
 }
 
 /// The one command of a reply, stripped of white space around it. `cut` says that the reply was
@@ -59,20 +56,19 @@ pub fn blocks(reply: &str) -> Vec<&str> {
 pub fn parse(reply: &str, nested: NestedFences, cut: bool) -> Result<String, BlockError> {
     let mut bodies = Vec::new();
     let mut from = 0;
-    while let Some(captures) = BLOCK.captures_at(reply, from) {
-        let body = captures.get(1).expect("the group always takes part");
-        from = captures.get(0).expect("the whole match exists").end();
-        match nested_fence(reply, body.start(), body.end(), cut) {
-            None => bodies.push(body.as_str()),
+    while let Some(body) = block_at(reply, from) {
+        from = body.end + FENCE.len();
+        match nested_fence(reply, body.start, body.end, cut) {
+            None => bodies.push(&reply[body]),
             Some(error) => {
                 let whole = match nested {
                     NestedFences::Refuse => None,
-                    NestedFences::RunWhole => whole_command(reply, body.start(), body.end()),
+                    NestedFences::RunWhole => whole_command(reply, body.start, body.end),
                 };
                 let Some(end) = whole else {
                     return Err(error);
                 };
-                bodies.push(&reply[body.start()..end]);
+                bodies.push(&reply[body.start..end]);
                 from = end + FENCE.len();
             }
         }
@@ -91,10 +87,31 @@ const FENCE: &str = "\n```";
 /// Fences after the first that are tried as the end of a command; a reply with more is refused.
 const MAX_CANDIDATES: usize = 64;
 
-static BLOCK: LazyLock<Regex> = LazyLock::new(|| {
-    // `\s` of the regex crate is Unicode white space; Python's also has U+001C to U+001F.
-    Regex::new(r"(?s)```bash[\s\x1c-\x1f]*\n(.*?)\n```").expect("the pattern is well-formed")
-});
+/// What begins a block, before white space that ends in a newline.
+const OPENING: &str = "```bash";
+
+/// The body of the first block at or after `from`, as the expression
+/// "three backticks, `bash\s*\n(.*?)\n`, three backticks" finds it.
+fn block_at(reply: &str, mut from: usize) -> Option<Range<usize>> {
+    loop {
+        from += reply[from..].find(OPENING)? + OPENING.len();
+        let rest = &reply[from..];
+        let space = &rest[..rest.len() - rest.trim_start_matches(is_space).len()];
+        let Some(last) = space.rfind('\n') else {
+            continue;
+        };
+        let start = from + last + 1;
+        if let Some(length) = reply[start..].find(FENCE) {
+            return Some(start..start + length);
+        }
+        // No fence follows. The white space itself may end in one, and is given back for it.
+        if !reply[start..].starts_with(&FENCE[1..]) {
+            return None;
+        }
+        let previous = space[..last].rfind('\n')?;
+        return Some(from + previous + 1..from + last);
+    }
+}
 
 /// Whether the fence after the body was meant to be part of the command: the command has something
 /// open there, and the fence opens a block of its own, or more fences follow, or the reply itself
@@ -189,6 +206,27 @@ mod tests {
             parse(reply, NestedFences::Refuse, false).unwrap(),
             "cat <<EOF\nx"
         );
+    }
+
+    #[test]
+    fn blocks_are_those_of_the_expression() {
+        // Every text of up to six of these pieces.
+        let expression = regex::Regex::new(r"(?s)```bash[\s\x1c-\x1f]*\n(.*?)\n```").unwrap();
+        let pieces = ["```bash", "```", "\n", " ", "\u{1c}", "a"];
+        let mut texts = vec![String::new()];
+        for _ in 0..6 {
+            texts = texts
+                .iter()
+                .flat_map(|text| pieces.iter().map(move |piece| format!("{text}{piece}")))
+                .collect();
+            for text in &texts {
+                let expected: Vec<&str> = expression
+                    .captures_iter(text)
+                    .map(|captures| captures.get(1).unwrap().as_str())
+                    .collect();
+                assert_eq!(blocks(text), expected, "{text:?}");
+            }
+        }
     }
 
     #[test]
