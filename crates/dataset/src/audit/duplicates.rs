@@ -127,7 +127,11 @@ impl Seen {
                 similarity: sketch.similarity(other),
             })
             .filter(|near| near.similarity >= MIN_SIMILARITY)
-            .max_by(|a, b| a.similarity.total_cmp(&b.similarity).then(b.row.cmp(&a.row)));
+            .max_by(|a, b| {
+                a.similarity
+                    .total_cmp(&b.similarity)
+                    .then(b.row.cmp(&a.row))
+            });
         if best.is_some() {
             return best;
         }

@@ -101,7 +101,8 @@ impl Fold {
         self.n_bytes += facts.n_bytes;
         self.files[place.file as usize].n_rows += 1;
         let digest = facts.content_digest.as_ref();
-        self.digest.field(digest.map_or("", |digest| digest.as_str()).as_bytes());
+        self.digest
+            .field(digest.map_or("", |digest| digest.as_str()).as_bytes());
         let mut row = RowAudit {
             place,
             facts,

@@ -156,7 +156,9 @@ enum Outcome {
         rows: Vec<Analysed>,
     },
     /// All files were read; so many batches were sent.
-    End { n_batches: u64 },
+    End {
+        n_batches: u64,
+    },
     Failed(ReadError),
     Panicked(Box<dyn Any + Send>),
 }

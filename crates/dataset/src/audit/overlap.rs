@@ -98,9 +98,7 @@ impl References {
     pub fn parts(&self) -> BTreeMap<(String, Split), (u64, u64)> {
         let mut parts = BTreeMap::new();
         for task in &self.tasks {
-            let part: &mut (u64, u64) = parts
-                .entry((task.suite.clone(), task.split))
-                .or_default();
+            let part: &mut (u64, u64) = parts.entry((task.suite.clone(), task.split)).or_default();
             part.0 += 1;
             part.1 += u64::from(task.n_ngrams > 0);
         }
@@ -127,7 +125,12 @@ impl References {
                 tie(*index, Tie::InstanceId, None);
             }
             for name in instance_repository(id) {
-                for index in self.by_repository.get(&name).into_iter().flat_map(BTreeMap::values) {
+                for index in self
+                    .by_repository
+                    .get(&name)
+                    .into_iter()
+                    .flat_map(BTreeMap::values)
+                {
                     tie(*index, Tie::Repository, None);
                 }
             }
@@ -237,8 +240,14 @@ mod tests {
     #[test]
     fn repositories_are_read_from_ids() {
         for (id, name) in [
-            ("oauthlib__oauthlib.1fd52536.combine_file__09vlzwgc", Some("oauthlib/oauthlib")),
-            ("Cog-Creators__Red-DiscordBot.33e0eac7.pr_5970", Some("cog-creators/red-discordbot")),
+            (
+                "oauthlib__oauthlib.1fd52536.combine_file__09vlzwgc",
+                Some("oauthlib/oauthlib"),
+            ),
+            (
+                "Cog-Creators__Red-DiscordBot.33e0eac7.pr_5970",
+                Some("cog-creators/red-discordbot"),
+            ),
             ("django__django-11099", Some("django/django")),
             ("pallets__flask.a.b", None),
             ("toolz-1.0.0-x", None),

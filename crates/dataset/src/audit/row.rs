@@ -260,9 +260,8 @@ fn format_faults(row: &Row<'_>, turns: &[Turn<'_>]) -> Vec<FormatFault> {
         }
     };
     let messages = &row.messages[..];
-    let known = |message: &RowMessage<'_>| {
-        matches!(message.role.as_ref(), "system" | "user" | "assistant")
-    };
+    let known =
+        |message: &RowMessage<'_>| matches!(message.role.as_ref(), "system" | "user" | "assistant");
     fault(messages.is_empty(), FormatFault::NoMessages);
     fault(!messages.iter().all(known), FormatFault::UnknownRole);
     let talk = match messages {

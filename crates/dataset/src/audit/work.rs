@@ -97,13 +97,7 @@ impl Reader {
         }
     }
 
-    fn python(
-        &self,
-        command: &Command,
-        words: &[String],
-        script: &Script<'_>,
-        work: &mut Work,
-    ) {
+    fn python(&self, command: &Command, words: &[String], script: &Script<'_>, work: &mut Work) {
         let code = if let Some(at) = words.iter().position(|word| word == "-c") {
             words.get(at + 1).map(String::as_str)
         } else {
@@ -174,9 +168,9 @@ fn base_name(path: &str) -> &str {
 
 fn is_python(name: &str) -> bool {
     name == "run"
-        || name.strip_prefix("python").is_some_and(|version| {
-            version.bytes().all(|b| b.is_ascii_digit() || b == b'.')
-        })
+        || name
+            .strip_prefix("python")
+            .is_some_and(|version| version.bytes().all(|b| b.is_ascii_digit() || b == b'.'))
         || name == "ipython"
         || name == "pypy3"
 }
@@ -204,28 +198,45 @@ fn is_edit(name: &str, words: &[String]) -> bool {
                 || (word.starts_with('-') && !word.starts_with("--") && word.contains('i'))
         }),
         "patch" | "apply_patch" | "ed" | "ex" => true,
-        "git" => words
-            .get(1)
-            .is_some_and(|word| matches!(word.as_str(), "apply" | "am" | "checkout" | "restore" | "stash")),
-        _ => words
-            .iter()
-            .take(4)
-            .any(|word| matches!(base_name(word), "edit_via_str_replace" | "str_replace_editor")),
+        "git" => words.get(1).is_some_and(|word| {
+            matches!(
+                word.as_str(),
+                "apply" | "am" | "checkout" | "restore" | "stash"
+            )
+        }),
+        _ => words.iter().take(4).any(|word| {
+            matches!(
+                base_name(word),
+                "edit_via_str_replace" | "str_replace_editor"
+            )
+        }),
     }
 }
 
 /// Programs whose work is to run tests.
 const RUNNERS: [&str; 10] = [
-    "pytest", "py.test", "tox", "nox", "nosetests", "nose2", "stestr", "trial", "ward", "green",
+    "pytest",
+    "py.test",
+    "tox",
+    "nox",
+    "nosetests",
+    "nose2",
+    "stestr",
+    "trial",
+    "ward",
+    "green",
 ];
 
 fn is_test_run(name: &str, words: &[String]) -> bool {
     let arguments = words.get(1..).unwrap_or_default();
     if RUNNERS.contains(&name) {
         // Asking for the version runs nothing.
-        return !arguments
-            .iter()
-            .any(|word| matches!(word.as_str(), "--version" | "--help" | "-h" | "--collect-only"));
+        return !arguments.iter().any(|word| {
+            matches!(
+                word.as_str(),
+                "--version" | "--help" | "-h" | "--collect-only"
+            )
+        });
     }
     if matches!(name, "make" | "just" | "npm" | "yarn") {
         return arguments
@@ -252,8 +263,10 @@ fn is_test_run(name: &str, words: &[String]) -> bool {
 
 /// A script whose name says that it runs tests.
 fn is_test_script(file: &str) -> bool {
-    matches!(file, "runtests.py" | "run_tests.py" | "runtests.sh" | "run_tests.sh")
-        || is_test_file(file)
+    matches!(
+        file,
+        "runtests.py" | "run_tests.py" | "runtests.sh" | "run_tests.sh"
+    ) || is_test_file(file)
 }
 
 /// A name that pytest collects.
@@ -336,7 +349,13 @@ mod tests {
 
     #[test]
     fn reproductions_are_scripts_that_the_agent_wrote() {
-        assert!(work(&["cat > reproduce.py <<'EOF'\nimport a\nEOF", "python reproduce.py"]).reproduces);
+        assert!(
+            work(&[
+                "cat > reproduce.py <<'EOF'\nimport a\nEOF",
+                "python reproduce.py"
+            ])
+            .reproduces
+        );
         assert!(work(&["python -c \"import a; print(a.f(1))\""]).reproduces);
         assert!(work(&["python - <<'EOF'\nfrom a import f\nassert f(1)\nEOF"]).reproduces);
         assert!(work(&["python <<EOF\nimport a\nprint(a)\nEOF"]).reproduces);
@@ -378,10 +397,19 @@ mod tests {
     fn a_marker_submits_when_it_comes_first() {
         let first = Some(Submit::First);
         for (action, submits) in [
-            ("echo MINI_SWE_AGENT_FINAL_OUTPUT && git add -A && git diff --cached", first),
+            (
+                "echo MINI_SWE_AGENT_FINAL_OUTPUT && git add -A && git diff --cached",
+                first,
+            ),
             ("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT", first),
-            ("cd /testbed && git add -A && echo 'MINI_SWE_AGENT_FINAL_OUTPUT' && git diff --cached", first),
-            ("ls && echo MINI_SWE_AGENT_FINAL_OUTPUT", Some(Submit::AfterOutput)),
+            (
+                "cd /testbed && git add -A && echo 'MINI_SWE_AGENT_FINAL_OUTPUT' && git diff --cached",
+                first,
+            ),
+            (
+                "ls && echo MINI_SWE_AGENT_FINAL_OUTPUT",
+                Some(Submit::AfterOutput),
+            ),
             ("echo done: MINI_SWE_AGENT_FINAL_OUTPUT_", None),
             ("grep MINI_SWE_AGENT_FINAL_OUTPUT a", None),
             ("cat <<'EOF'\necho MINI_SWE_AGENT_FINAL_OUTPUT\nEOF", None),

@@ -67,6 +67,11 @@ fn reduce(x: u128) -> u64 {
 }
 
 impl Signature {
+    /// The smallest values, in the order of the permutations.
+    pub fn values(&self) -> &[u64] {
+        &self.0
+    }
+
     /// The share of values that agree: an estimate of the Jaccard similarity with variance
     /// `s (1 - s) / n`.
     pub fn estimate(&self, other: &Signature) -> f64 {

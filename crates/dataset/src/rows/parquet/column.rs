@@ -11,6 +11,9 @@ use super::{
 };
 use crate::rows::MAX_ROW_BYTES;
 
+/// Writers give a dictionary up after a megabyte.
+const MAX_DICTIONARY_VALUES: i64 = 1 << 20;
+
 /// Where a column lies in its rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Levels {
@@ -170,6 +173,12 @@ impl Column {
         self.at += compressed as u64;
         match header.kind {
             header::DICTIONARY_PAGE => {
+                if header.n_values > MAX_DICTIONARY_VALUES {
+                    return Err(format!(
+                        "a dictionary has {} values; at most {MAX_DICTIONARY_VALUES} are read",
+                        header.n_values
+                    ));
+                }
                 let bytes = self.unpack(stored, uncompressed)?;
                 let mut values = Values::Plain { bytes, at: 0 };
                 self.dictionary.clear();
@@ -224,7 +233,9 @@ impl Column {
                 return Ok(Hybrid::zeros());
             }
             if encoding != RLE {
-                return Err(format!("levels have encoding {encoding}, which is not read"));
+                return Err(format!(
+                    "levels have encoding {encoding}, which is not read"
+                ));
             }
             let length = bytes
                 .get(..4)
@@ -342,6 +353,8 @@ fn unpack(compression: Compression, stored: Vec<u8>, n_bytes: usize) -> Result<V
                 .map_err(damaged)?;
             Ok(unpacked)
         }
-        other => Err(format!("pages are compressed with {other}, which is not read")),
+        other => Err(format!(
+            "pages are compressed with {other}, which is not read"
+        )),
     }
 }

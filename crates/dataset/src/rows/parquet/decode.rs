@@ -131,7 +131,11 @@ pub(super) enum Values {
     /// Indices into the dictionary.
     Indices(Hybrid),
     /// All lengths first, then all bytes.
-    Lengths { lengths: Deltas, bytes: Bytes, at: usize },
+    Lengths {
+        lengths: Deltas,
+        bytes: Bytes,
+        at: usize,
+    },
     /// Each value shares a beginning with the one before.
     Prefixes {
         prefixes: Deltas,
@@ -174,7 +178,9 @@ impl Values {
                 let length = bytes.get(*at..*at + 4)?;
                 let length = u32::from_le_bytes(length.try_into().ok()?) as usize;
                 let start = *at + 4;
-                let end = start.checked_add(length).filter(|end| *end <= bytes.len())?;
+                let end = start
+                    .checked_add(length)
+                    .filter(|end| *end <= bytes.len())?;
                 *at = end;
                 Some(bytes.slice(start..end))
             }

@@ -90,7 +90,10 @@ impl Input<'_> {
     }
 
     fn skip(&mut self, n: usize) -> Option<()> {
-        self.at = self.at.checked_add(n).filter(|at| *at <= self.bytes.len())?;
+        self.at = self
+            .at
+            .checked_add(n)
+            .filter(|at| *at <= self.bytes.len())?;
         Some(())
     }
 
