@@ -14,6 +14,7 @@ mod clock;
 mod environment;
 mod literals;
 mod mask;
+mod message;
 mod prefix;
 mod python;
 mod segment;
@@ -28,6 +29,7 @@ use serde_json::{Map, Value};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 pub use clock::CivilTime;
+pub use message::{message_value, tool_value};
 pub use prefix::{PrefixBreak, PrefixProperty};
 pub use segment::{MessageSpan, RenderedIds};
 

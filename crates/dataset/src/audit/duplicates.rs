@@ -48,7 +48,7 @@ impl Sketcher {
     /// The sketch of edit commands; `None` for fewer words than an n-gram has.
     pub(super) fn sketch(&self, edits: &str) -> Option<Sketch> {
         let mut hashes = Vec::new();
-        words(edits.as_bytes(), |hash| hashes.push(hash));
+        words(edits.as_bytes(), |hash, _| hashes.push(hash));
         let set = ngrams(&hashes, EDIT_NGRAM_WORDS);
         if set.is_empty() {
             return None;

@@ -167,7 +167,7 @@ impl References {
 
 fn word_ngrams(text: &str) -> NgramSet {
     let mut hashes = Vec::new();
-    words(text.as_bytes(), |hash| hashes.push(hash));
+    words(text.as_bytes(), |hash, _| hashes.push(hash));
     ngrams(&hashes, NGRAM_WORDS)
 }
 

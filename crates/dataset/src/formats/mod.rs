@@ -62,10 +62,13 @@ pub enum FormatError {
 /// Arguments of a call as a JSON object, if that spells them again exactly; else as they are, as
 /// text. Keys and types of one call are never joined with those of another.
 pub(crate) fn arguments_value(arguments: &str) -> Value {
-    match serde_json::from_str::<Value>(arguments) {
-        Ok(value) if value.is_object() && value.to_string() == arguments => value,
-        _ => Value::String(arguments.to_owned()),
+    if let Ok(value @ Value::Object(_)) = serde_json::from_str(arguments) {
+        let spelled = value.to_string();
+        if spelled == arguments {
+            return value;
+        }
     }
+    Value::String(arguments.to_owned())
 }
 
 /// The arguments' text of such a value.

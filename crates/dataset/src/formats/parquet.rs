@@ -109,25 +109,20 @@ impl<W: Write + Send> MessagesWriter<W> {
         if group.id_levels.is_empty() {
             return Ok(());
         }
-        let columns: [(&[ByteArray], &[i16], Option<&[i16]>); 3] = [
-            (&group.ids, &group.id_levels, None),
-            (&group.roles, &group.definitions, Some(&group.repetitions)),
-            (
-                &group.contents,
-                &group.definitions,
-                Some(&group.repetitions),
-            ),
-        ];
         let mut row_group = self.file.next_row_group()?;
-        for (values, definitions, repetitions) in columns {
+        let mut column = |values: &[ByteArray], definitions: &[i16], repetitions| {
             let mut column = row_group
                 .next_column()?
                 .expect("the schema has three columns");
             if let ColumnWriter::ByteArrayColumnWriter(writer) = column.untyped() {
                 writer.write_batch(values, Some(definitions), repetitions)?;
             }
-            column.close()?;
-        }
+            column.close()
+        };
+        let repetitions = Some(&group.repetitions[..]);
+        column(&group.ids, &group.id_levels, None)?;
+        column(&group.roles, &group.definitions, repetitions)?;
+        column(&group.contents, &group.definitions, repetitions)?;
         row_group.close()?;
         Ok(())
     }

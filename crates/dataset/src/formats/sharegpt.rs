@@ -94,7 +94,11 @@ fn turn(message: &Message) -> Result<Value, FormatError> {
             ("function_call", call.to_string())
         }
         (Role::System, _) => return Err(no_place("a system message that is not the first")),
-        _ => return Err(no_place("calls with ids, several calls, or text beside a call")),
+        _ => {
+            return Err(no_place(
+                "calls with ids, several calls, or text beside a call",
+            ));
+        }
     };
     Ok(json!({"from": from, "value": value}))
 }
@@ -113,8 +117,13 @@ fn plain(message: &Message) -> Result<(), FormatError> {
 }
 
 fn read_turn(turn: &Value) -> Result<Message, FormatError> {
-    let turn = turn.as_object().ok_or_else(|| wrong("a turn is no object"))?;
-    if let Some(key) = turn.keys().find(|key| !["from", "value"].contains(&key.as_str())) {
+    let turn = turn
+        .as_object()
+        .ok_or_else(|| wrong("a turn is no object"))?;
+    if let Some(key) = turn
+        .keys()
+        .find(|key| !["from", "value"].contains(&key.as_str()))
+    {
         return Err(wrong(format!("the key {key:?} of a turn is unknown")));
     }
     let value = text(turn, "value")?.ok_or_else(|| wrong("a turn has no \"value\""))?;

@@ -117,9 +117,7 @@ fn wrong(problem: impl Into<String>) -> FormatError {
 }
 
 fn object(value: &Value) -> Result<&Map<String, Value>, FormatError> {
-    value
-        .as_object()
-        .ok_or_else(|| wrong("it is no object"))
+    value.as_object().ok_or_else(|| wrong("it is no object"))
 }
 
 fn only(row: &Map<String, Value>, known: &[&str]) -> Result<(), FormatError> {
@@ -160,7 +158,13 @@ fn read_message(value: &Value) -> Result<Message, FormatError> {
     let row = object(value)?;
     only(
         row,
-        &["role", "content", "reasoning_content", "tool_calls", "tool_call_id"],
+        &[
+            "role",
+            "content",
+            "reasoning_content",
+            "tool_calls",
+            "tool_call_id",
+        ],
     )?;
     Ok(Message {
         role: role_of(&text(row, "role")?, SHAPE)?,

@@ -1,0 +1,317 @@
+//! From judged trials to a data set: filter, make rows, pair, group, count.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use temper_core::{Digest, digest::Hasher};
+
+use crate::{
+    episode::Episode,
+    filter::{DropReason, Dropped, FilterConfig, Replay, contamination::HeldOut, filter},
+    groups::{Group, NoMember, groups},
+    pairs::{PairConfig, PairRow, Unpaired, pairs},
+    render::Renderer,
+    row::{RowOrigin, TokenSource, TrainingRow},
+    sampled::{self, OnBreak},
+};
+
+/// What is built, and how.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BuildConfig {
+    /// Which trials are kept.
+    pub filter: FilterConfig,
+    /// What becomes of conversations whose tokens do not only grow.
+    pub on_break: OnBreak,
+    /// Rows with more tokens are left out and counted; none is cut.
+    pub max_tokens: Option<usize>,
+    /// Makes preference pairs.
+    pub pairs: Option<PairConfig>,
+    /// Makes groups for group-relative objectives.
+    pub groups: bool,
+}
+
+/// What was built.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Dataset {
+    /// Rows for supervised training, by origin.
+    pub rows: Vec<TrainingRow>,
+    /// Preference pairs.
+    pub pairs: Vec<PairRow>,
+    /// Groups.
+    pub groups: Vec<Group>,
+    /// What was counted.
+    pub report: BuildReport,
+}
+
+/// Counts of a build, and what was left out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BuildReport {
+    /// Trials given.
+    pub n_trials: usize,
+    /// Solved trials that passed every filter.
+    pub n_kept_trials: usize,
+    /// Rows for supervised training.
+    pub n_rows: usize,
+    /// Tokens in them.
+    pub n_tokens: usize,
+    /// Tokens that are learned.
+    pub n_learned_tokens: usize,
+    /// Rows whose ids were recorded when they were sampled; the others are rendered.
+    pub n_sampled_rows: usize,
+    /// Trials with a row for each reply, because the template changes what it wrote.
+    pub n_split_trials: usize,
+    /// Trials with content that looked like a control token and was made ordinary text.
+    pub n_defused_trials: usize,
+    /// Preference pairs.
+    pub n_pairs: usize,
+    /// Groups, and how many have different rewards.
+    pub n_groups: usize,
+    /// Groups whose rewards differ.
+    pub n_groups_with_signal: usize,
+    /// What was left out of the rows, by reason.
+    pub n_dropped: BTreeMap<String, usize>,
+    /// Each with its reason.
+    pub dropped: Vec<Dropped>,
+    /// Failed trials in no pair.
+    pub unpaired: Vec<(RowOrigin, Unpaired)>,
+    /// Trials in no group.
+    pub ungrouped: Vec<(RowOrigin, NoMember)>,
+}
+
+/// Why nothing was built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// Nothing is left.
+    #[error("build a data set: all {n_trials} trials were dropped: {reasons}")]
+    NothingLeft {
+        /// Trials given.
+        n_trials: usize,
+        /// How many for which reason.
+        reasons: String,
+    },
+    /// A setting has no effect.
+    #[error("build a data set: {0}")]
+    Ineffective(&'static str),
+}
+
+impl BuildError {
+    /// What the user can do.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            BuildError::NothingLeft { .. } => Some(
+                "the reasons say which limit or filter to change; trials that are not solved give pairs only beside solved ones",
+            ),
+            BuildError::Ineffective(_) => None,
+        }
+    }
+}
+
+/// What a build reads besides trials.
+pub struct Sources<'a> {
+    /// Spells conversations of trials whose server gave no ids; without it they are dropped.
+    pub renderer: Option<&'a Renderer<'a>>,
+    /// Tasks that nothing may be like.
+    pub held_out: &'a HeldOut,
+    /// What a trial was sampled from; groups hold trials of one.
+    pub policy_of: &'a dyn Fn(&Episode) -> Digest,
+}
+
+/// Builds a data set; `replay` does the actions of trials again. The result does not depend on the
+/// order of the trials.
+///
+/// # Errors
+/// When every trial is dropped, with the reasons; when a setting has no effect.
+pub fn build(
+    episodes: &[Episode],
+    config: &BuildConfig,
+    sources: Sources<'_>,
+    replay: Option<&mut dyn Replay>,
+) -> Result<Dataset, BuildError> {
+    if config.max_tokens == Some(0) || config.filter.max_per_task == Some(0) {
+        return Err(BuildError::Ineffective("a limit of 0 keeps nothing"));
+    }
+    let filtered = filter(episodes, &config.filter, sources.held_out, replay);
+    let mut report = BuildReport {
+        n_trials: episodes.len(),
+        n_kept_trials: filtered.kept.len(),
+        dropped: filtered.dropped,
+        ..BuildReport::default()
+    };
+    let mut maker = Maker {
+        renderer: sources.renderer,
+        config,
+        report: &mut report,
+    };
+    let mut rows = Vec::new();
+    for episode in &filtered.kept {
+        rows.extend(maker.rows(episode));
+    }
+    let mut dataset = Dataset {
+        rows,
+        ..Dataset::default()
+    };
+    if let Some(config) = &config.pairs {
+        let (paired, unpaired) = pairs(&filtered.kept, episodes, config);
+        for pair in paired {
+            // A pair is of two rows; a trial that is split has no one row to compare.
+            let [chosen, rejected] = [pair.chosen, pair.rejected].map(|e| maker.only_row(e));
+            match (chosen, rejected) {
+                (Ok(chosen), Ok(rejected)) => dataset.pairs.push(PairRow {
+                    chosen,
+                    rejected,
+                    hardness: pair.hardness,
+                }),
+                (Err(reason), _) | (_, Err(reason)) => maker.report.dropped.push(Dropped {
+                    origin: pair.rejected.origin(),
+                    reason,
+                }),
+            }
+        }
+        maker.report.unpaired = unpaired;
+    }
+    if config.groups {
+        let (made, without) = groups(episodes, sources.policy_of, config.on_break);
+        dataset.groups = made;
+        report.ungrouped = without;
+    }
+    count(&mut report, &dataset);
+    if dataset.rows.is_empty() && dataset.pairs.is_empty() && dataset.groups.is_empty() {
+        let reasons = report.n_dropped.iter();
+        let reasons: Vec<String> = reasons.map(|(kind, n)| format!("{n} {kind}")).collect();
+        return Err(BuildError::NothingLeft {
+            n_trials: episodes.len(),
+            reasons: reasons.join(", "),
+        });
+    }
+    dataset.report = report;
+    Ok(dataset)
+}
+
+fn count(report: &mut BuildReport, dataset: &Dataset) {
+    let rows = &dataset.rows;
+    report.n_rows = rows.len();
+    report.n_tokens = rows.iter().map(|row| row.ids().len()).sum();
+    report.n_learned_tokens = rows.iter().map(TrainingRow::n_learned).sum();
+    let sampled = rows
+        .iter()
+        .filter(|row| row.source() == TokenSource::Sampled);
+    report.n_sampled_rows = sampled.count();
+    report.n_pairs = dataset.pairs.len();
+    report.n_groups = dataset.groups.len();
+    report.n_groups_with_signal = dataset.groups.iter().filter(|g| g.has_signal()).count();
+    report.dropped.sort_by(|a, b| a.origin.cmp(&b.origin));
+    for dropped in &report.dropped {
+        let kind = dropped.reason.kind().to_owned();
+        *report.n_dropped.entry(kind).or_default() += 1;
+    }
+}
+
+struct Maker<'a> {
+    renderer: Option<&'a Renderer<'a>>,
+    config: &'a BuildConfig,
+    report: &'a mut BuildReport,
+}
+
+impl Maker<'_> {
+    /// The rows of a trial that are short enough; what is left out is in the report.
+    fn rows(&mut self, episode: &Episode) -> Vec<TrainingRow> {
+        let made = match self.make(episode) {
+            Ok(made) => made,
+            Err(reason) => {
+                self.drop(episode, reason);
+                return Vec::new();
+            }
+        };
+        self.report.n_split_trials += usize::from(made.split);
+        self.report.n_defused_trials += usize::from(made.defused);
+        let mut rows = Vec::new();
+        for row in made.rows {
+            match self.too_long(&row) {
+                Some(reason) => self.drop(episode, reason),
+                None => rows.push(row),
+            }
+        }
+        rows
+    }
+
+    /// The one row of a trial.
+    fn only_row(&self, episode: &Episode) -> Result<TrainingRow, DropReason> {
+        let mut rows = self.make(episode)?.rows;
+        match (rows.pop(), rows.len()) {
+            (Some(row), 0) => match self.too_long(&row) {
+                Some(reason) => Err(reason),
+                None => Ok(row),
+            },
+            (_, n) => Err(DropReason::NoRows {
+                detail: format!(
+                    "a pair wants one row of a trial, and this one has {}",
+                    n + 1
+                ),
+            }),
+        }
+    }
+
+    fn make(&self, episode: &Episode) -> Result<Made, DropReason> {
+        let no_rows = |detail: String| DropReason::NoRows { detail };
+        let any_ids = episode.steps().iter().any(|step| step.tokens.is_some());
+        if any_ids {
+            let rows = sampled::rows(episode, self.config.on_break)
+                .map_err(|error| no_rows(error.to_string()))?;
+            return Ok(Made {
+                split: rows.len() > 1,
+                rows,
+                defused: false,
+            });
+        }
+        let renderer = self.renderer.ok_or_else(|| {
+            no_rows("it has text without ids, and no chat template was given".to_owned())
+        })?;
+        let rendered = renderer
+            .rows(episode, self.config.on_break)
+            .map_err(|error| no_rows(error.to_string()))?;
+        Ok(Made {
+            split: rendered.split.is_some(),
+            rows: rendered.rows,
+            defused: rendered.defused,
+        })
+    }
+
+    fn too_long(&self, row: &TrainingRow) -> Option<DropReason> {
+        let limit = self.config.max_tokens?;
+        let n_tokens = row.ids().len();
+        (n_tokens > limit).then_some(DropReason::TooLong { n_tokens, limit })
+    }
+
+    fn drop(&mut self, episode: &Episode, reason: DropReason) {
+        self.report.dropped.push(Dropped {
+            origin: episode.origin(),
+            reason,
+        });
+    }
+}
+
+struct Made {
+    rows: Vec<TrainingRow>,
+    split: bool,
+    defused: bool,
+}
+
+/// The digest of trials as a build reads them, whatever their order.
+pub fn episodes_digest(episodes: &[Episode]) -> Digest {
+    let mut digests: Vec<Digest> = episodes
+        .iter()
+        .map(|episode| {
+            let mut hasher = Hasher::default();
+            hasher.field(episode.task().digest().as_str().as_bytes());
+            hasher.field(Digest::of_value(episode.trial()).as_str().as_bytes());
+            hasher.field(Digest::of_value(&episode.prompt()).as_str().as_bytes());
+            hasher.field(Digest::of_value(&episode.steps()).as_str().as_bytes());
+            hasher.field(Digest::of_value(&episode.tools()).as_str().as_bytes());
+            hasher.finish()
+        })
+        .collect();
+    digests.sort();
+    Digest::of_value(&digests)
+}
