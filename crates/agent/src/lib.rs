@@ -11,6 +11,7 @@ pub mod profile;
 pub mod protocol;
 pub mod repetition;
 pub mod rollout;
+pub mod states;
 pub mod template;
 pub mod trajectory_file;
 pub mod trial;

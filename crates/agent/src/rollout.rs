@@ -56,7 +56,24 @@ pub struct Rollout<'a> {
     pub sandbox: &'a mut dyn Sandbox,
     /// Takes every record as soon as it exists.
     pub recorder: &'a mut dyn Recorder,
+    /// What has already happened; the sandbox is in the state after it.
+    pub prefix: Option<Prefix<'a>>,
+    /// Called after each step that goes on, with its number.
+    pub after_step: Option<&'a mut AfterStep<'a>>,
 }
+
+/// Steps of another trajectory that this one goes on from. They are recorded again and count
+/// towards the profile's limits, but nothing of them is asked or run.
+#[derive(Clone, Copy)]
+pub struct Prefix<'a> {
+    /// The messages that open the conversation.
+    pub prompts: &'a [Message],
+    /// The steps, from the first.
+    pub steps: &'a [Step],
+}
+
+/// Sees the sandbox between two steps.
+pub type AfterStep<'a> = dyn FnMut(u32, &mut dyn Sandbox) + 'a;
 
 /// Counts the tokens of a conversation.
 pub type TokenCounter = dyn Fn(&[Message]) -> u64;
@@ -164,15 +181,48 @@ struct Conversation<'a> {
 
 impl Conversation<'_> {
     fn drive(&mut self) -> Flow<std::convert::Infallible> {
-        self.prompt(Role::System)?;
-        self.prompt(Role::User)?;
+        match self.rollout.prefix {
+            Some(prefix) => self.resume(prefix)?,
+            None => {
+                self.prompt(Role::System)?;
+                self.prompt(Role::User)?;
+            }
+        }
         loop {
             self.check_limits()?;
             let asked = Instant::now();
             let reply = self.ask()?;
             let model_seconds = asked.elapsed().as_secs_f64();
             self.step(reply, model_seconds)?;
+            if let Some(after_step) = &mut self.rollout.after_step {
+                after_step(self.n_calls, self.rollout.sandbox);
+            }
         }
+    }
+
+    /// Takes up what has already happened.
+    fn resume(&mut self, prefix: Prefix<'_>) -> Flow<()> {
+        for message in prefix.prompts {
+            self.messages.push(message.clone());
+            self.record(&Record::Prompt {
+                message: message.clone(),
+            })?;
+        }
+        for step in prefix.steps {
+            self.messages.push(step.reply.clone());
+            self.size.counted(&step.usage, &self.messages);
+            self.messages.extend(step.observations.iter().cloned());
+            for action in &step.actions {
+                self.repetition
+                    .count(&action.command, action.exit_code, &action.output);
+            }
+            self.n_calls += 1;
+            self.usage.add(step.usage);
+            self.add_cost(step.cost);
+            self.count_format_errors(step.outcome);
+            self.record(&Record::Step(Box::new(step.clone())))?;
+        }
+        Ok(())
     }
 
     fn prompt(&mut self, role: Role) -> Flow<()> {
@@ -272,10 +322,7 @@ impl Conversation<'_> {
         reply.message.role = Role::Assistant;
         self.n_calls += 1;
         self.usage.add(reply.usage);
-        if let Some(cost) = reply.cost {
-            let total = self.cost.unwrap_or_default().0.saturating_add(cost.0);
-            self.cost = Some(MicroDollars(total));
-        }
+        self.add_cost(reply.cost);
         if let Some(problem) = reply.tokens.as_ref().and_then(token_problem) {
             return Err(Stop::failed(
                 Boundary::Model,
@@ -329,10 +376,7 @@ impl Conversation<'_> {
         if let Some(stop) = turn.stop {
             return Err(stop);
         }
-        self.n_format_errors = match outcome {
-            StepOutcome::FormatError | StepOutcome::Truncated => self.n_format_errors + 1,
-            StepOutcome::Ran | StepOutcome::TimedOut | StepOutcome::Submitted => 0,
-        };
+        self.count_format_errors(outcome);
         let limit = self.settings.max_consecutive_format_errors;
         if limit.is_some_and(|limit| limit <= self.n_format_errors) {
             return Err(Stop::new(if outcome == StepOutcome::Truncated {
@@ -342,6 +386,20 @@ impl Conversation<'_> {
             }));
         }
         Ok(())
+    }
+
+    fn add_cost(&mut self, cost: Option<MicroDollars>) {
+        if let Some(cost) = cost {
+            let total = self.cost.unwrap_or_default().0.saturating_add(cost.0);
+            self.cost = Some(MicroDollars(total));
+        }
+    }
+
+    fn count_format_errors(&mut self, outcome: StepOutcome) {
+        self.n_format_errors = match outcome {
+            StepOutcome::FormatError | StepOutcome::Truncated => self.n_format_errors + 1,
+            StepOutcome::Ran | StepOutcome::TimedOut | StepOutcome::Submitted => 0,
+        };
     }
 
     fn render<const N: usize>(

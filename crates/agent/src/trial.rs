@@ -33,6 +33,7 @@ use crate::{
     model::{Model, ModelError, ModelErrorClass, ModelFactory, ModelReply, ModelRequest},
     profile::ResolvedProfile,
     rollout::{self, RecordError, Recorder, Rollout},
+    states::{BranchStart, StateKeeper},
     trajectory_file::TrajectoryWriter,
 };
 
@@ -121,17 +122,69 @@ impl TrialRunner for TrialContext<'_> {
     }
 }
 
+impl TrialContext<'_> {
+    /// Runs one trial up to its patch and judges nothing. Its trajectory and patch lie in
+    /// `directory`. `from` starts it in a state of another trial; `keep` takes the states that it
+    /// passes through.
+    pub fn sample(
+        &self,
+        prepared: &PreparedTask,
+        key: &TrialKey,
+        directory: &Path,
+        from: Option<&BranchStart>,
+        keep: Option<&mut StateKeeper>,
+    ) -> Result<Outcome, Cancelled> {
+        let started = Instant::now();
+        let attempt = Attempt {
+            context: self,
+            key,
+            directory,
+        };
+        let mut outcome = attempt.sample(prepared, from, keep)?;
+        outcome.timing.total_seconds = started.elapsed().as_secs_f64();
+        Ok(outcome)
+    }
+
+    /// Judges the patch of a trial in fresh sandboxes. The layers' logs lie in `directory`.
+    pub fn grade(
+        &self,
+        prepared: &PreparedTask,
+        key: &TrialKey,
+        directory: &Path,
+        patch: &Patch,
+    ) -> (Verdict, Option<Failure>) {
+        let attempt = Attempt {
+            context: self,
+            key,
+            directory,
+        };
+        let mut outcome = Outcome::lost(record_failure("nothing was judged"));
+        attempt.grade(prepared, patch, &mut outcome);
+        (outcome.verdict, outcome.failure)
+    }
+}
+
 /// The parts of a record that a trial decides.
-struct Outcome {
-    exit: Exit,
-    patch: Option<Patch>,
-    verdict: Verdict,
-    failure: Option<Failure>,
-    n_model_calls: u32,
-    n_steps: u32,
-    usage: Usage,
-    cost: Option<temper_core::usage::MicroDollars>,
-    timing: Timing,
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// How the loop ended.
+    pub exit: Exit,
+    /// The final patch, where there is one.
+    pub patch: Option<Patch>,
+    /// The judgement: lost until somebody judges, or that the patch cannot be read back.
+    pub verdict: Verdict,
+    /// Why nothing is known, when the infrastructure failed.
+    pub failure: Option<Failure>,
+    /// Model calls that returned a reply.
+    pub n_model_calls: u32,
+    /// Agent turns.
+    pub n_steps: u32,
+    /// Tokens.
+    pub usage: Usage,
+    /// Price, where known.
+    pub cost: Option<temper_core::usage::MicroDollars>,
+    /// Where the time went.
+    pub timing: Timing,
 }
 
 impl Outcome {
@@ -160,20 +213,51 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     fn run(&self, prepared: &PreparedTask) -> Result<Outcome, Cancelled> {
+        let mut outcome = self.sample(prepared, None, None)?;
+        if outcome.failure.is_none()
+            && let Some(patch) = outcome.patch.take()
+        {
+            self.grade(prepared, &patch, &mut outcome);
+            outcome.patch = Some(patch);
+        }
+        if self.context.cancel.load(Ordering::Relaxed) {
+            return Err(Cancelled);
+        }
+        Ok(outcome)
+    }
+
+    /// Everything up to the patch.
+    fn sample(
+        &self,
+        prepared: &PreparedTask,
+        from: Option<&BranchStart>,
+        keep: Option<&mut StateKeeper>,
+    ) -> Result<Outcome, Cancelled> {
         let context = self.context;
         let started = Instant::now();
-        let mut sandbox = match self.start_sandbox(prepared) {
+        let begun = match from {
+            None => self.start_sandbox(prepared),
+            Some(from) => {
+                let label = format!("{}.{}", self.key.task_id, self.key.attempt);
+                let forked = context.backend.fork(&from.state, &label);
+                forked.map_err(|error| error.failure())
+            }
+        };
+        let mut sandbox = match begun {
             Ok(sandbox) => sandbox,
             Err(failure) => return Ok(Outcome::lost(failure)),
         };
         let setup_seconds = started.elapsed().as_secs_f64();
 
-        let mut recorder = match self.open_trajectory(prepared) {
+        let mut recorder = match self.open_trajectory(prepared, from) {
             Ok(recorder) => recorder,
             Err(failure) => return Ok(Outcome::lost(failure)),
         };
         let (end, refused) = match context.models.open(prepared, self.key.seed(context.seed)) {
-            Ok(model) => self.roll_out(prepared, model, sandbox.as_mut(), &mut recorder),
+            Ok(model) => {
+                let sandbox = sandbox.as_mut();
+                self.roll_out(prepared, model, sandbox, &mut recorder, from, keep)
+            }
             Err(error) => return Ok(Outcome::lost(rollout::model_failure(error))),
         };
         // Work that was cut off from outside is no attempt at the task: the job does it again.
@@ -236,12 +320,6 @@ impl Attempt<'_> {
         {
             outcome.fail(failure);
         }
-        if outcome.failure.is_none()
-            && let Some(patch) = outcome.patch.take()
-        {
-            self.grade(prepared, &patch, &mut outcome);
-            outcome.patch = Some(patch);
-        }
         if context.cancel.load(Ordering::Relaxed) {
             return Err(Cancelled);
         }
@@ -249,71 +327,15 @@ impl Attempt<'_> {
     }
 
     fn start_sandbox(&self, prepared: &PreparedTask) -> Result<Box<dyn Sandbox>, Failure> {
-        let context = self.context;
-        let spec = SandboxSpec {
-            root: match &prepared.image {
-                Some(image) => Root::Image(image.clone()),
-                None => Root::Host,
-            },
-            work_tree: WorkTree {
-                start: prepared.start_tree.clone(),
-                path: prepared.work_tree.clone(),
-            },
-            mounts: prepared
-                .mounts
-                .iter()
-                .map(|mount| Mount {
-                    source: mount.source.clone(),
-                    target: mount.target.clone(),
-                })
-                .collect(),
-            files: edit_tool::injected_files(),
-            environment: environment(prepared),
-            limits: context.limits.clone(),
-            network: context.network,
-            demand: context.demand.clone(),
-            label: format!("{}.{}", self.key.task_id, self.key.attempt),
-        };
-        let mut sandbox = context
-            .backend
-            .start(&spec)
-            .map_err(|error| error.failure())?;
-        if prepared.image.is_some() {
-            // A login shell of an image may put its own Python first, so the tool also lies where
-            // upstream puts it, kept out of the patch.
-            sandbox
-                .write_files(&[edit_tool::work_tree_launcher(&prepared.work_tree)])
-                .map_err(|error| error.failure())?;
-        }
-        for command in prepared.setup.iter().map(String::as_str).chain(
-            prepared.image.is_some().then_some(
-                "if [ -d .git ]; then mkdir -p .git/info && echo /edit_via_str_replace >> .git/info/exclude; fi",
-            ),
-        ) {
-            let mut command = Command::bash(command, Duration::from_secs(300));
-            command.output_bytes = Some(1 << 20);
-            let execution = sandbox
-                .exec(&command)
-                .map_err(|error| error.failure())?;
-            if execution.status != ExitStatus::Exited(0) {
-                let output = String::from_utf8_lossy(&execution.output);
-                let tail: String = output.chars().rev().take(500).collect();
-                return Err(Failure {
-                    boundary: Boundary::Task,
-                    class: "TaskSetup".into(),
-                    message: format!(
-                        "a set-up command ended with {:?}: {}",
-                        execution.status,
-                        tail.chars().rev().collect::<String>()
-                    ),
-                    retryable: false,
-                });
-            }
-        }
-        Ok(sandbox)
+        let label = format!("{}.{}", self.key.task_id, self.key.attempt);
+        self.context.start_sandbox(prepared, label)
     }
 
-    fn open_trajectory(&self, prepared: &PreparedTask) -> Result<TrialRecorder, Failure> {
+    fn open_trajectory(
+        &self,
+        prepared: &PreparedTask,
+        from: Option<&BranchStart>,
+    ) -> Result<TrialRecorder, Failure> {
         let context = self.context;
         let header = Header {
             format: Header::FORMAT,
@@ -327,6 +349,7 @@ impl Attempt<'_> {
             model: context.models.describe(),
             sandbox: describe_sandbox(context.backend, prepared),
             started_at: (context.now)(),
+            branch: from.map(|from| from.branch.clone()),
         };
         let path = self.directory.join("trajectory.jsonl");
         let writer = TrajectoryWriter::create(&path, &header)
@@ -345,12 +368,16 @@ impl Attempt<'_> {
         model: Box<dyn Model>,
         sandbox: &mut dyn Sandbox,
         recorder: &mut TrialRecorder,
+        from: Option<&BranchStart>,
+        keep: Option<&mut StateKeeper>,
     ) -> (End, Option<Limit>) {
         let context = self.context;
         let mut model = Watched {
             inner: model,
             refused: None,
         };
+        let mut after_step = keep
+            .map(|keep| move |number: u32, sandbox: &mut dyn Sandbox| keep.keep(number, sandbox));
         let end = rollout::run(Rollout {
             profile: context.profile,
             variables: rollout::task_variables(&prepared.task.statement, &prepared.work_tree),
@@ -363,6 +390,11 @@ impl Attempt<'_> {
             model: &mut model,
             sandbox,
             recorder,
+            prefix: from.map(|from| rollout::Prefix {
+                prompts: &from.prompts,
+                steps: &from.steps,
+            }),
+            after_step: after_step.as_mut().map(|after_step| after_step as _),
         });
         (end, model.refused)
     }
@@ -410,6 +442,78 @@ impl Attempt<'_> {
     fn keep(&self, name: &str, content: &[u8]) -> Result<(), Failure> {
         std::fs::write(self.directory.join(name), content)
             .map_err(|error| record_failure(&format!("write {name}: {error}")))
+    }
+}
+
+impl TrialContext<'_> {
+    /// A fresh sandbox for an agent, set up as the task asks.
+    pub(crate) fn start_sandbox(
+        &self,
+        prepared: &PreparedTask,
+        label: String,
+    ) -> Result<Box<dyn Sandbox>, Failure> {
+        let context = self;
+        let spec = SandboxSpec {
+            root: match &prepared.image {
+                Some(image) => Root::Image(image.clone()),
+                None => Root::Host,
+            },
+            work_tree: WorkTree {
+                start: prepared.start_tree.clone(),
+                path: prepared.work_tree.clone(),
+            },
+            mounts: prepared
+                .mounts
+                .iter()
+                .map(|mount| Mount {
+                    source: mount.source.clone(),
+                    target: mount.target.clone(),
+                })
+                .collect(),
+            files: edit_tool::injected_files(),
+            environment: environment(prepared),
+            limits: context.limits.clone(),
+            network: context.network,
+            demand: context.demand.clone(),
+            label,
+        };
+        let mut sandbox = context
+            .backend
+            .start(&spec)
+            .map_err(|error| error.failure())?;
+        if prepared.image.is_some() {
+            // A login shell of an image may put its own Python first, so the tool also lies where
+            // upstream puts it, kept out of the patch.
+            sandbox
+                .write_files(&[edit_tool::work_tree_launcher(&prepared.work_tree)])
+                .map_err(|error| error.failure())?;
+        }
+        for command in prepared.setup.iter().map(String::as_str).chain(
+            prepared.image.is_some().then_some(
+                "if [ -d .git ]; then mkdir -p .git/info && echo /edit_via_str_replace >> .git/info/exclude; fi",
+            ),
+        ) {
+            let mut command = Command::bash(command, Duration::from_secs(300));
+            command.output_bytes = Some(1 << 20);
+            let execution = sandbox
+                .exec(&command)
+                .map_err(|error| error.failure())?;
+            if execution.status != ExitStatus::Exited(0) {
+                let output = String::from_utf8_lossy(&execution.output);
+                let tail: String = output.chars().rev().take(500).collect();
+                return Err(Failure {
+                    boundary: Boundary::Task,
+                    class: "TaskSetup".into(),
+                    message: format!(
+                        "a set-up command ended with {:?}: {}",
+                        execution.status,
+                        tail.chars().rev().collect::<String>()
+                    ),
+                    retryable: false,
+                });
+            }
+        }
+        Ok(sandbox)
     }
 }
 
@@ -471,7 +575,7 @@ impl Recorder for TrialRecorder {
 
 /// What differs in the final work tree from the start. Files that running the code leaves behind
 /// are not part of a fix.
-fn work_tree_patch(
+pub(crate) fn work_tree_patch(
     prepared: &PreparedTask,
     sandbox: &mut dyn Sandbox,
 ) -> Result<Patch, SandboxError> {

@@ -191,6 +191,8 @@ fn cancelling_ends_the_trial_before_the_next_call() {
         model: &mut model,
         sandbox: &mut Pretend::default(),
         recorder: &mut records,
+        prefix: None,
+        after_step: None,
     });
     assert!(matches!(end.exit, Exit::Failed { failure } if failure.class == "Cancelled"));
     assert!(model.requests.is_empty());
@@ -221,6 +223,8 @@ fn what_cannot_be_recorded_ends_the_trial() {
         model: &mut Scripted::texts([LS, LS]),
         sandbox: &mut sandbox,
         recorder: &mut Full(0),
+        prefix: None,
+        after_step: None,
     });
     assert!(matches!(end.exit, Exit::Failed { failure } if failure.class == "TrajectoryWrite"));
     assert_eq!(sandbox.commands.len(), 1);

@@ -53,6 +53,31 @@ pub struct Header {
     pub sandbox: serde_json::Value,
     /// RFC 3339.
     pub started_at: String,
+    /// What it shares with another trajectory, where it goes on from a state of that one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<Branch>,
+}
+
+/// Where a trajectory parts from another. Its file holds the shared steps too, as they were
+/// recorded, so that it can be read alone; they count as the other's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Branch {
+    /// Digest of the prompts and the shared steps. Trajectories of one prefix form a group.
+    pub prefix: Digest,
+    /// How many steps are shared.
+    pub n_steps: u32,
+    /// Tokens of the conversation up to there, as the server counted them for the call that
+    /// followed; absent where it did not.
+    #[serde(default)]
+    pub n_tokens: Option<u64>,
+    /// Digest of the sandbox's state that it starts from.
+    pub state: Digest,
+    /// Model calls, tokens and price of the shared steps; the end's numbers contain them.
+    pub usage: Usage,
+    /// Price of the shared steps, where known.
+    #[serde(default)]
+    pub cost: Option<MicroDollars>,
 }
 
 impl Header {

@@ -126,6 +126,7 @@ pub struct Done {
 impl Done {
     pub fn trajectory(&self, task: &str, profile: &ResolvedProfile) -> Trajectory {
         let header = Header {
+            branch: None,
             format: Header::FORMAT,
             task_id: TaskId::new(task).unwrap(),
             agent: AgentName::new("probe").unwrap(),
@@ -205,6 +206,8 @@ pub fn run_until(
         model,
         sandbox,
         recorder: &mut records,
+        prefix: None,
+        after_step: None,
     });
     assert_eq!(records.last(), Some(&Record::End(end.clone())));
     Done { end, records }

@@ -451,6 +451,7 @@ fn trajectory(arm: &SampleArm, trial: &Trial, statement: &str) -> Vec<Record> {
     let mut random = Generator::new(trial.seed);
     let mut records = vec![
         Record::Header(Header {
+            branch: None,
             format: Header::FORMAT,
             task_id: trial.task_id.clone(),
             agent: trial.agent.clone(),
