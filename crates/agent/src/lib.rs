@@ -2,6 +2,7 @@
 
 pub mod baselines;
 pub mod budget;
+pub mod collect;
 pub mod context_guard;
 pub mod edit_tool;
 pub mod export;
