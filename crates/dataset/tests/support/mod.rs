@@ -171,6 +171,7 @@ impl Made {
     pub fn records(&self) -> Vec<Record> {
         let trial = &self.trial;
         let header = Header {
+            branch: None,
             format: Header::FORMAT,
             task_id: trial.task_id.clone(),
             agent: trial.agent.clone(),
