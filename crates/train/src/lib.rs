@@ -1,7 +1,7 @@
 //! What changes weights: objectives, the optimizer and its schedule, and the loops that train.
 //!
 //! [`loss`] has the objectives as pure functions; [`sft`] trains on rows of token ids with a loss
-//! mask ([`row`]). A run is resumed from its [`snapshot`]s and tells what happens as [`events`],
+//! mask ([`row`]), [`preference`] on pairs of them. A run is resumed from its [`snapshot`]s and tells what happens as [`events`],
 //! which [`metrics`] writes to files.
 
 pub mod config;
@@ -13,6 +13,7 @@ pub mod metrics;
 pub mod optimizer;
 pub mod order;
 mod passes;
+pub mod preference;
 pub mod row;
 mod run;
 pub mod schedule;
@@ -30,7 +31,9 @@ pub use optimizer::{
 };
 pub use order::DataOrder;
 pub use passes::passes;
+pub use preference::{PreferenceConfig, train_preference};
 pub use row::{Pair, Row, RowError};
 pub use run::{Outcome, Run, TrainError};
 pub use schedule::{Decay, Schedule};
 pub use sft::{SftConfig, train_sft};
+pub use snapshot::{Snapshot, SnapshotError, Snapshots};
