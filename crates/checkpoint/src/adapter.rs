@@ -1,9 +1,11 @@
 //! LoRA adapters in PEFT's format: `adapter_config.json` and `adapter_model.safetensors`.
 //!
 //! Read and written is what a trainer of these models uses: plain LoRA or rsLoRA on the seven
-//! projections, one rank, no biases, no other trained modules. Everything else PEFT can express
-//! would change results and is refused.
+//! projections, no biases, no other trained modules. Ranks and alphas by pattern are read into one
+//! rank and one scale that say the same. Everything else PEFT can express would change results and
+//! is refused.
 
+mod pattern;
 #[cfg(test)]
 mod tests;
 
@@ -14,6 +16,7 @@ use std::{
 
 use serde_json::{Map, Value, json};
 
+use self::pattern::Patterns;
 use crate::{
     config::{ModelConfig, shorten},
     file::{FileError, read_small},
@@ -146,7 +149,7 @@ impl Adapter {
 
     /// Reads an adapter folder and checks that it fits the model.
     pub fn read(folder: &Path, model: &ModelConfig) -> Result<Self, AdapterError> {
-        let mut adapter = read_config(&folder.join(CONFIG_NAME))?;
+        let (mut adapter, patterns) = read_config(&folder.join(CONFIG_NAME))?;
         let file = SafetensorsFile::open(&folder.join(WEIGHTS_NAME))?;
         let mismatch = |reason: String| AdapterError::Mismatch {
             path: folder.to_owned(),
@@ -167,11 +170,8 @@ impl Adapter {
                 )));
             }
             let [out, input] = model.projection_shape(projection);
-            let expected = if is_b {
-                [out, adapter.rank]
-            } else {
-                [adapter.rank, input]
-            };
+            let rank = patterns.rank(layer, projection).unwrap_or(adapter.rank);
+            let expected = if is_b { [out, rank] } else { [rank, input] };
             let got = file.shape(name).unwrap_or_default();
             if got != expected {
                 return Err(mismatch(format!(
@@ -203,6 +203,7 @@ impl Adapter {
         if adapter.tensors.is_empty() {
             return Err(mismatch("it holds no tensors".into()));
         }
+        patterns.make_uniform(&mut adapter, model);
         Ok(adapter)
     }
 
@@ -293,7 +294,8 @@ impl Adapter {
     }
 }
 
-fn read_config(path: &Path) -> Result<Adapter, AdapterError> {
+/// The settings, and those that patterns change for some modules.
+fn read_config(path: &Path) -> Result<(Adapter, Patterns), AdapterError> {
     let bytes = read_small(path, MAX_CONFIG_BYTES)?;
     let malformed = |reason: String| AdapterError::Malformed {
         path: path.to_owned(),
@@ -331,8 +333,6 @@ fn read_config(path: &Path) -> Result<Adapter, AdapterError> {
         }
     }
     for key in [
-        "rank_pattern",
-        "alpha_pattern",
         "modules_to_save",
         "layer_replication",
         "trainable_token_indices",
@@ -377,7 +377,31 @@ fn read_config(path: &Path) -> Result<Adapter, AdapterError> {
             .as_bool()
             .ok_or_else(|| malformed("use_rslora is neither true nor false".into()))?,
     };
-    Ok(Adapter {
+    let mut patterns = Patterns::default();
+    for key in ["rank_pattern", "alpha_pattern"] {
+        let Some(value) = get(key) else { continue };
+        let map = value
+            .as_object()
+            .ok_or_else(|| malformed(format!("{key} is no object")))?;
+        for (module, value) in map {
+            // A key is a regular expression to PEFT; one that is a name says the same here.
+            if !Patterns::is_name(module) {
+                return Err(unsupported(key, &json!({ module: value })));
+            }
+            let refuse = || malformed(format!("{key} of {} is {value}", shorten(module)));
+            if key == "rank_pattern" {
+                let rank = value.as_u64().filter(|rank| (1..=MAX_RANK).contains(rank));
+                let rank = rank.ok_or_else(refuse)? as usize;
+                patterns.ranks.push((module.clone(), rank));
+            } else {
+                let alpha = value.as_f64().filter(|alpha| alpha.is_finite());
+                patterns
+                    .alphas
+                    .push((module.clone(), alpha.ok_or_else(refuse)?));
+            }
+        }
+    }
+    let adapter = Adapter {
         rank: rank as usize,
         alpha,
         rank_stabilised,
@@ -385,7 +409,11 @@ fn read_config(path: &Path) -> Result<Adapter, AdapterError> {
             .and_then(Value::as_str)
             .map(str::to_owned),
         tensors: BTreeMap::new(),
-    })
+    };
+    if !patterns.is_empty() && adapter.alpha == 0.0 {
+        return Err(unsupported("lora_alpha", &json!(0)));
+    }
+    Ok((adapter, patterns))
 }
 
 fn tensor_name(layer: usize, projection: Projection, is_b: bool) -> String {

@@ -172,12 +172,12 @@ pub fn convert(
     tokenizer_files: &[(&str, String)],
     on_progress: impl FnMut(ExportProgress),
 ) -> Result<ExportReport, ExportError> {
-    export(
+    rewrite(
         checkpoint,
-        None,
         target,
         options,
         tokenizer_files,
+        |name, rows, values| decoded(checkpoint, name, rows, values),
         on_progress,
     )
 }
@@ -195,15 +195,85 @@ pub fn merge(
     tokenizer_files: &[(&str, String)],
     on_progress: impl FnMut(ExportProgress),
 ) -> Result<ExportReport, ExportError> {
-    adapter.check(checkpoint.config())?;
-    export(
+    merge_over(
         checkpoint,
-        Some(adapter),
+        adapter,
         target,
         options,
         tokenizer_files,
+        |name, rows, values| decoded(checkpoint, name, rows, values),
         on_progress,
     )
+}
+
+/// As [`merge`], over a base that `base` writes as [`rewrite`]'s `rows` does: what an adapter was
+/// trained against, where that is not what the checkpoint holds.
+///
+/// # Errors
+/// Those of `base`, and as [`merge`].
+pub fn merge_over<E: From<ExportError>>(
+    checkpoint: &Checkpoint,
+    adapter: &Adapter,
+    target: &Path,
+    options: ExportOptions,
+    tokenizer_files: &[(&str, String)],
+    mut base: impl FnMut(TensorName, Range<usize>, &mut [f32]) -> Result<(), E>,
+    on_progress: impl FnMut(ExportProgress),
+) -> Result<ExportReport, E> {
+    adapter
+        .check(checkpoint.config())
+        .map_err(ExportError::from)?;
+    let mut change = Change {
+        norm: 0.0,
+        stored_norm: 0.0,
+        n_changed: 0,
+        n_adapted: 0,
+    };
+    let mut squares = [0.0; 2];
+    let mut delta = Vec::new();
+    let scale = adapter.scale() as f32;
+    let rows = |name: TensorName, rows: Range<usize>, values: &mut [f32]| {
+        base(name, rows.clone(), values)?;
+        let TensorName::Weight(layer, projection) = name else {
+            return Ok(());
+        };
+        let Some(pair) = adapter.tensors.get(&(layer, projection)) else {
+            return Ok(());
+        };
+        let columns = values.len() / rows.len().max(1);
+        delta.resize(columns, 0.0);
+        for (row, values) in rows.zip(values.chunks_mut(columns.max(1))) {
+            row_change(pair, adapter.rank, row, &mut delta);
+            for (value, delta) in values.iter_mut().zip(&delta) {
+                let merged = *value + scale * delta;
+                let moved = f64::from(scale * delta);
+                let stored = f64::from(stored(merged, options.dtype))
+                    - f64::from(stored(*value, options.dtype));
+                squares[0] += moved * moved;
+                squares[1] += stored * stored;
+                change.n_changed += u64::from(stored != 0.0);
+                *value = merged;
+            }
+            change.n_adapted += columns as u64;
+        }
+        Ok::<_, E>(())
+    };
+    let begun = begin(checkpoint, target, options)?;
+    let n_tensors = write_tensors(checkpoint, &begun.0, options, rows, on_progress)?;
+    [change.norm, change.stored_norm] = squares.map(f64::sqrt);
+    if change.n_changed == 0 {
+        return Err(ExportError::Unchanged {
+            norm: change.norm,
+            n_adapted: change.n_adapted,
+            dtype: options.dtype.config_name(),
+        }
+        .into());
+    }
+    let report = finish(checkpoint, begun, target, tokenizer_files, n_tensors)?;
+    Ok(ExportReport {
+        change: Some(change),
+        ..report
+    })
 }
 
 /// Writes a folder as [`convert`] does, with other weights: `rows` writes rows of a tensor, f32
@@ -219,92 +289,39 @@ pub fn rewrite<E: From<ExportError>>(
     target: &Path,
     options: ExportOptions,
     tokenizer_files: &[(&str, String)],
-    mut rows: impl FnMut(TensorName, Range<usize>, &mut [f32]) -> Result<(), E>,
-    mut on_progress: impl FnMut(ExportProgress),
+    rows: impl FnMut(TensorName, Range<usize>, &mut [f32]) -> Result<(), E>,
+    on_progress: impl FnMut(ExportProgress),
 ) -> Result<ExportReport, E> {
-    let config = config_json(checkpoint, options.dtype)?;
-    let folder = NewFolder::create(target).map_err(ExportError::from)?;
-    let n_tensors = write_tensors(checkpoint, &folder, options, &mut rows, &mut on_progress)?;
+    let begun = begin(checkpoint, target, options)?;
+    let n_tensors = write_tensors(checkpoint, &begun.0, options, rows, on_progress)?;
     Ok(finish(
         checkpoint,
-        folder,
+        begun,
         target,
-        &config,
         tokenizer_files,
         n_tensors,
     )?)
 }
 
-fn export(
+/// Rows of a tensor as the checkpoint decodes them.
+fn decoded(
     checkpoint: &Checkpoint,
-    adapter: Option<&Adapter>,
+    name: TensorName,
+    rows: Range<usize>,
+    values: &mut [f32],
+) -> Result<(), ExportError> {
+    Ok(checkpoint.get(name)?.to_f32_into(rows, values)?)
+}
+
+/// The folder in the making and its configuration, which is made first because it may not be
+/// possible.
+fn begin(
+    checkpoint: &Checkpoint,
     target: &Path,
     options: ExportOptions,
-    tokenizer_files: &[(&str, String)],
-    mut on_progress: impl FnMut(ExportProgress),
-) -> Result<ExportReport, ExportError> {
+) -> Result<(NewFolder, Value), ExportError> {
     let config = config_json(checkpoint, options.dtype)?;
-    let folder = NewFolder::create(target)?;
-    let mut change = Change {
-        norm: 0.0,
-        stored_norm: 0.0,
-        n_changed: 0,
-        n_adapted: 0,
-    };
-    let mut squares = [0.0; 2];
-    let mut delta = Vec::new();
-    let mut rows = |name: TensorName, rows: Range<usize>, values: &mut [f32]| {
-        let view = checkpoint.get(name)?;
-        view.to_f32_into(rows.clone(), values)?;
-        let pair = match (adapter, name) {
-            (Some(adapter), TensorName::Weight(layer, projection)) => adapter
-                .tensors
-                .get(&(layer, projection))
-                .map(|pair| (pair, adapter)),
-            _ => None,
-        };
-        if let Some((pair, adapter)) = pair {
-            let columns = view.columns();
-            delta.resize(columns, 0.0);
-            for (row, values) in rows.zip(values.chunks_mut(columns.max(1))) {
-                row_change(pair, adapter.rank, row, &mut delta);
-                let scale = adapter.scale() as f32;
-                for (value, delta) in values.iter_mut().zip(&delta) {
-                    let merged = *value + scale * delta;
-                    let moved = f64::from(scale * delta);
-                    let stored = f64::from(stored(merged, options.dtype))
-                        - f64::from(stored(*value, options.dtype));
-                    squares[0] += moved * moved;
-                    squares[1] += stored * stored;
-                    change.n_changed += u64::from(stored != 0.0);
-                    *value = merged;
-                }
-                change.n_adapted += columns as u64;
-            }
-        }
-        Ok::<_, ExportError>(())
-    };
-    let n_tensors = write_tensors(checkpoint, &folder, options, &mut rows, &mut on_progress)?;
-    [change.norm, change.stored_norm] = squares.map(f64::sqrt);
-    if adapter.is_some() && change.n_changed == 0 {
-        return Err(ExportError::Unchanged {
-            norm: change.norm,
-            n_adapted: change.n_adapted,
-            dtype: options.dtype.config_name(),
-        });
-    }
-    let report = finish(
-        checkpoint,
-        folder,
-        target,
-        &config,
-        tokenizer_files,
-        n_tensors,
-    )?;
-    Ok(ExportReport {
-        change: adapter.map(|_| change),
-        ..report
-    })
+    Ok((NewFolder::create(target)?, config))
 }
 
 /// Writes all tensors, some rows at a time; returns how many there are.
@@ -312,8 +329,8 @@ fn write_tensors<E: From<ExportError>>(
     checkpoint: &Checkpoint,
     folder: &NewFolder,
     options: ExportOptions,
-    rows: &mut impl FnMut(TensorName, Range<usize>, &mut [f32]) -> Result<(), E>,
-    on_progress: &mut impl FnMut(ExportProgress),
+    mut rows: impl FnMut(TensorName, Range<usize>, &mut [f32]) -> Result<(), E>,
+    mut on_progress: impl FnMut(ExportProgress),
 ) -> Result<usize, E> {
     let config = checkpoint.config();
     let names: Vec<TensorName> = config.tensor_names().collect();
@@ -365,9 +382,8 @@ impl<E: From<ExportError>> From<SaveError> for Stop<E> {
 /// Adds what stands beside the weights and gives the folder its name.
 fn finish(
     checkpoint: &Checkpoint,
-    folder: NewFolder,
+    (folder, config): (NewFolder, Value),
     target: &Path,
-    config: &Value,
     tokenizer_files: &[(&str, String)],
     n_tensors: usize,
 ) -> Result<ExportReport, ExportError> {
@@ -391,7 +407,7 @@ fn finish(
     {
         folder.file(GENERATION_NAME, &pretty(&generation_config(checkpoint)?))?;
     }
-    folder.file("config.json", &pretty(config))?;
+    folder.file("config.json", &pretty(&config))?;
     folder.finish()?;
     Ok(ExportReport {
         folder: target.to_owned(),

@@ -371,14 +371,13 @@ impl TrainingConfig {
 
     /// What of the settings changes results: all but when snapshots are written and which
     /// activations are kept.
-    pub(crate) fn decisive(&self) -> impl Serialize {
-        let same = TrainingConfig {
+    pub(crate) fn decisive(&self) -> TrainingConfig {
+        TrainingConfig {
             activations: Activations::default(),
             precision: None,
             snapshots: SnapshotSettings::default(),
             ..self.clone()
-        };
-        same
+        }
     }
 }
 

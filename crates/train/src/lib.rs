@@ -8,6 +8,7 @@ pub mod config;
 pub mod events;
 pub mod learner;
 pub mod loss;
+pub mod merge;
 pub mod method;
 pub mod metrics;
 pub mod optimizer;

@@ -87,14 +87,22 @@ fn a_run_that_is_killed_while_saving_ends_as_one_that_is_not() {
     let mut n_torn = 0;
     for round in 0..N_KILLS {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "a_child_that_trains_until_it_is_killed", "--nocapture"])
+            .args([
+                "--exact",
+                "a_child_that_trains_until_it_is_killed",
+                "--nocapture",
+            ])
             .env(FOLDER, folder.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.map_while(Result::ok).any(|line| line.contains("update")));
+        assert!(
+            lines
+                .map_while(Result::ok)
+                .any(|line| line.contains("update"))
+        );
         // Updates of this model take less time than their snapshots.
         std::thread::sleep(Duration::from_micros(mix(round) % 12_000));
         child.kill().unwrap();
@@ -112,7 +120,11 @@ fn a_run_that_is_killed_while_saving_ends_as_one_that_is_not() {
         assert!(update >= newest, "{update} after {newest}");
         newest = update;
         for (path, reason) in found.passed_over {
-            assert!(reason.contains("not finished"), "{}: {reason}", path.display());
+            assert!(
+                reason.contains("not finished"),
+                "{}: {reason}",
+                path.display()
+            );
         }
     }
     assert!(n_torn >= 5, "{n_torn} of {N_KILLS} kills came while saving");

@@ -58,7 +58,10 @@ fn course() -> Vec<(f64, Event)> {
         (1000.0, begun(0)),
         (1001.0, update(1, &[loss(1.0), norm(Some(2.0))])),
         (1002.0, update(2, &[loss(0.5), norm(None)])),
-        (1003.0, update(3, &[loss(f64::NAN), norm(Some(f64::INFINITY))])),
+        (
+            1003.0,
+            update(3, &[loss(f64::NAN), norm(Some(f64::INFINITY))]),
+        ),
         (1004.0, update(4, &[loss(f64::NEG_INFINITY)])),
         (2000.5, begun(2)),
         (2001.5, update(3, &[loss(0.375)])),
@@ -68,7 +71,9 @@ fn course() -> Vec<(f64, Event)> {
 
 fn lines(path: &std::path::Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 #[test]
@@ -123,7 +128,10 @@ fn lines_are_strict_json_and_every_update_stands_there_once() {
             (4, "Infinity".into()),
         ]
     );
-    assert_eq!(all.iter().filter(|line| line["event"] == "begun").count(), 2);
+    assert_eq!(
+        all.iter().filter(|line| line["event"] == "begun").count(),
+        2
+    );
     // A run that begins anew in the same folder leaves nothing of the other.
     sink.record(3000.0, &begun(0)).unwrap();
     assert!(losses(&lines(&path)).is_empty());
@@ -201,11 +209,21 @@ fn every_metric_of_a_run_is_in_the_list_and_in_the_files() {
     sorted.dedup();
     assert_eq!(sorted.len(), names.len());
     let lines = lines(&path);
-    let kinds: Vec<&str> = lines.iter().map(|it| it["event"].as_str().unwrap()).collect();
+    let kinds: Vec<&str> = lines
+        .iter()
+        .map(|it| it["event"].as_str().unwrap())
+        .collect();
     assert_eq!(
         kinds,
         [
-            "begun", "self_test", "update", "update", "snapshot", "update", "update", "snapshot",
+            "begun",
+            "self_test",
+            "update",
+            "update",
+            "snapshot",
+            "update",
+            "update",
+            "snapshot",
             "finished"
         ]
     );
@@ -215,5 +233,20 @@ fn every_metric_of_a_run_is_in_the_list_and_in_the_files() {
         assert!(metrics["loss"].as_f64().is_some_and(|loss| loss > 0.0));
         // The clock of the test stands still, so there is no rate.
         assert_eq!(metrics["tokens_per_second"], Value::Null);
+    }
+}
+
+#[test]
+fn the_page_has_every_metric_as_the_list_has_it() {
+    let page = include_str!("../../../docs/training.md");
+    for metric in Metric::ALL {
+        let row = format!(
+            "| `{}` | {} | {} | {} |",
+            metric.name(),
+            metric.unit(),
+            metric.denominator(),
+            metric.meaning()
+        );
+        assert!(page.contains(&row), "docs/training.md lacks\n{row}");
     }
 }

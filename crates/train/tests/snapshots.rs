@@ -37,7 +37,11 @@ fn a_run_goes_on_from_the_newest_whole_snapshot_and_says_why_not_from_others() {
     let (config, rows) = (config(), rows(8));
     let (whole, _) = place.sft(&config, &rows, None);
     let whole = whole.unwrap();
-    let updates: Vec<u64> = whole.snapshots.iter().map(|it| it.manifest.update).collect();
+    let updates: Vec<u64> = whole
+        .snapshots
+        .iter()
+        .map(|it| it.manifest.update)
+        .collect();
     assert_eq!(updates, [10, 20, 30, 40]);
     let snapshots = Snapshots::open(&folder.path().join("snapshots")).unwrap();
 
@@ -89,6 +93,7 @@ fn damage_of_every_kind_is_seen() {
     let mut config = config();
     config.training.epochs = 1;
     config.training.snapshots.every_updates = Some(1);
+    config.training.optimizer.warmup_updates = 0;
     let (outcome, _) = place.sft(&config, &rows(8), None);
     let last = outcome.unwrap().snapshots.pop().unwrap();
     let snapshots = Snapshots::open(&folder.path().join("snapshots")).unwrap();
@@ -100,7 +105,12 @@ fn damage_of_every_kind_is_seen() {
         let mut flipped = bytes.clone();
         let middle = bytes.len() / 2;
         flipped[middle] ^= 1;
-        for damaged in [Some(flipped), Some(bytes[..middle].to_vec()), Some(Vec::new()), None] {
+        for damaged in [
+            Some(flipped),
+            Some(bytes[..middle].to_vec()),
+            Some(Vec::new()),
+            None,
+        ] {
             match &damaged {
                 Some(damaged) => fs::write(&path, damaged).unwrap(),
                 None => fs::remove_file(&path).unwrap(),

@@ -127,8 +127,11 @@ fn what_would_change_results_is_refused() {
         ("bias", json!("all")),
         ("use_dora", json!(true)),
         ("fan_in_fan_out", json!(true)),
-        ("rank_pattern", json!({ "q_proj": 8 })),
-        ("alpha_pattern", json!({ "q_proj": 8 })),
+        ("rank_pattern", json!({ ".*_proj": 8 })),
+        ("rank_pattern", json!({ "q_proj": 0 })),
+        ("rank_pattern", json!(["q_proj"])),
+        ("alpha_pattern", json!({ "^model": 8 })),
+        ("alpha_pattern", json!({ "q_proj": "8" })),
         ("modules_to_save", json!(["lm_head"])),
         ("trainable_token_indices", json!([1])),
         ("init_lora_weights", json!("pissa_niter_4")),
@@ -214,4 +217,118 @@ fn half_an_adapter_is_refused() {
     assert!(write(&[]).contains("no tensors"));
     assert!(write(&[("embed_tokens.lora_embedding_A", &[4, 4], 0.0)]).contains("no LoRA factor"));
     assert!(write(&[(a.0, a.1, f32::NAN)]).contains("holds NaN"));
+}
+
+/// A folder with one pair of ones in bfloat16 for each projection of a layer, of rank 4 or as
+/// named.
+fn ones(config: Value, ranks: &[(Projection, usize)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(CONFIG_NAME), config.to_string()).unwrap();
+    let mut plan = Vec::new();
+    for &(projection, rank) in ranks {
+        let [out, input] = model().projection_shape(projection);
+        for (is_b, shape) in [(false, [rank, input]), (true, [out, rank])] {
+            plan.push(TensorPlan {
+                name: tensor_name(0, projection, is_b),
+                shape: shape.to_vec(),
+            });
+        }
+    }
+    write_file::<SaveError>(
+        &folder.path().join(WEIGHTS_NAME),
+        &plan,
+        SaveDtype::Bf16,
+        &BTreeMap::new(),
+        |at, sink| sink.write(&vec![1.0; plan[at].shape.iter().product()]),
+    )
+    .unwrap();
+    folder
+}
+
+/// `scale * B A` of a pair of ones is its scale times its rank, everywhere.
+fn changes(config: Value, ranks: &[(Projection, usize)]) -> Vec<f64> {
+    let folder = ones(config, ranks);
+    let adapter = Adapter::read(folder.path(), &model()).unwrap();
+    adapter.check(&model()).unwrap();
+    adapter
+        .tensors
+        .values()
+        .map(|pair| {
+            let columns = pair.a.len() / adapter.rank;
+            let product: f64 = (0..adapter.rank)
+                .map(|at| f64::from(pair.b[at]) * f64::from(pair.a[at * columns]))
+                .sum();
+            adapter.scale() * product
+        })
+        .collect()
+}
+
+#[test]
+fn ranks_and_alphas_by_pattern_change_their_modules_only() {
+    use Projection::{K, Q, V};
+    let config = |stabilised: bool, more: Value| {
+        let mut config = json!({
+            "peft_type": "LORA", "r": 4, "lora_alpha": 4, "use_rslora": stabilised,
+            "target_modules": ["q_proj", "k_proj", "v_proj"],
+        });
+        for (key, value) in more.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        config
+    };
+    let four = [(Q, 4), (K, 4)];
+    let alpha = json!({ "alpha_pattern": { "k_proj": 8 } });
+    // alpha / sqrt(4) * 4 and alpha / 4 * 4.
+    assert_eq!(changes(config(true, alpha.clone()), &four), [8.0, 16.0]);
+    assert_eq!(changes(config(false, alpha), &four), [4.0, 8.0]);
+    let longer = json!({ "alpha_pattern": { "layers.1.self_attn.k_proj": 8, "attn.k_proj": 9,
+        "layers.0.self_attn.q_proj": 2, "q_proj": 3 } });
+    assert_eq!(changes(config(false, longer), &four), [2.0, 4.0]);
+    let ranks = [(Q, 2), (K, 4), (V, 8)];
+    let rank =
+        json!({ "rank_pattern": { "q_proj": 2, "v_proj": 8 }, "alpha_pattern": { "v_proj": 16 } });
+    assert_eq!(
+        changes(config(false, rank.clone()), &ranks),
+        [4.0, 4.0, 16.0]
+    );
+    let stabilised: Vec<f64> = [(4.0, 2.0), (4.0, 4.0), (16.0, 8.0)]
+        .map(|(alpha, rank): (f64, f64)| alpha / rank.sqrt() * rank)
+        .to_vec();
+    for (got, expected) in changes(config(true, rank), &ranks).iter().zip(stabilised) {
+        assert!((got - expected).abs() < 1e-5, "{got} {expected}");
+    }
+    // A rank that its pattern does not say.
+    let folder = ones(
+        config(false, json!({ "rank_pattern": { "q_proj": 2 } })),
+        &four,
+    );
+    assert!(Adapter::read(folder.path(), &model()).is_err());
+}
+
+/// An adapter that trains the output head, of tied embeddings or not, has no place in the engine.
+#[test]
+fn a_trained_head_or_embedding_is_refused_by_name() {
+    let config = json!({ "peft_type": "LORA", "r": 4, "lora_alpha": 4 });
+    let folder = ones(config.clone(), &[(Projection::Q, 4)]);
+    for name in ["lm_head", "model.embed_tokens"] {
+        for tensor in [
+            format!("base_model.model.{name}.lora_A.weight"),
+            format!("base_model.model.{name}.weight"),
+        ] {
+            let plan = [TensorPlan {
+                name: tensor.clone(),
+                shape: vec![4, 32],
+            }];
+            write_file::<SaveError>(
+                &folder.path().join(WEIGHTS_NAME),
+                &plan,
+                SaveDtype::F32,
+                &BTreeMap::new(),
+                |_, sink| sink.write(&[1.0; 128]),
+            )
+            .unwrap();
+            let error = Adapter::read(folder.path(), &model()).unwrap_err();
+            assert!(error.to_string().contains(&tensor), "{error}");
+        }
+    }
 }

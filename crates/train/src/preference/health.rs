@@ -6,11 +6,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::{
-    events::UpdateRecord,
-    loss::PreferenceObjective,
-    metrics::Metric,
-};
+use crate::{events::UpdateRecord, loss::PreferenceObjective, metrics::Metric};
 
 /// Updates that are looked at together.
 const WINDOW: usize = 8;
@@ -85,7 +81,10 @@ impl Health {
             self.preferred_already(update.update),
             self.no_gradient(),
         ];
-        let all: Vec<_> = first.into_iter().chain(later.into_iter().flatten()).collect();
+        let all: Vec<_> = first
+            .into_iter()
+            .chain(later.into_iter().flatten())
+            .collect();
         all.into_iter()
             .filter(|(name, _)| self.told.insert(name))
             .collect()

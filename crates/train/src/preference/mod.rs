@@ -121,7 +121,8 @@ impl<D: Device> Objective<D> for Preference<'_> {
     }
 
     fn sizes(&self) -> Vec<(usize, usize)> {
-        let supervised = |pair: &Pair| pair.chosen().n_supervised() + pair.rejected().n_supervised();
+        let supervised =
+            |pair: &Pair| pair.chosen().n_supervised() + pair.rejected().n_supervised();
         self.pairs
             .iter()
             .map(|pair| (pair.n_tokens(), supervised(pair)))

@@ -189,3 +189,99 @@ pub(super) fn run<D: Device>(
         },
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use temper_model::cpu::Cpu;
+    use temper_model_fixtures::{device, fixture};
+
+    use super::*;
+    use crate::{
+        OptimizerConfig, config::Activations, learner::LearnerSpec, method::Method, sft::accumulate,
+    };
+
+    fn row(n: usize, n_supervised: usize) -> Row {
+        let ids = (0..n as u32).map(|at| 3 + (at * 7 + n as u32) % 60);
+        Row::new(
+            ids.collect(),
+            (0..n).map(|at| at >= n - n_supervised).collect(),
+        )
+        .unwrap()
+    }
+
+    fn learner(method: &Method) -> Learner<Cpu> {
+        let spec = LearnerSpec {
+            checkpoint: &fixture("qwen2").checkpoint,
+            adapter: None,
+            method,
+            seed: 1,
+            max_tokens: 48,
+            max_positions: 48,
+            activations: Activations::KeepAll,
+            optimizer: OptimizerConfig::default(),
+        };
+        Learner::new(&device(), &spec).unwrap()
+    }
+
+    /// What divides by each pass's own tokens, and then by the passes: the fault that this is for.
+    fn mean_of_means(
+        learner: &mut Learner<Cpu>,
+        batches: &[PackedBatch],
+        _: WindowTokens,
+    ) -> Result<f64, TrainError> {
+        let n = batches.len() as u64;
+        let mut loss = 0.0;
+        for batch in batches {
+            let own = batch.total_weight() as u64;
+            let window = WindowTokens::of_ranks(&[own * n]).unwrap();
+            loss += accumulate(learner, std::slice::from_ref(batch), window)?;
+        }
+        Ok(loss)
+    }
+
+    #[test]
+    fn the_loop_passes_and_a_mean_of_means_does_not() {
+        let rows = [row(20, 12), row(16, 12), row(30, 2), row(9, 1)];
+        for method in [Method::default(), Method::Full] {
+            let mut learner = learner(&method);
+            let batch = sample(&rows, 48);
+            assert_eq!(batch.len(), 3);
+            let good = run(&mut learner, &batch, accumulate).unwrap();
+            assert!(good.is_passed(), "{good}");
+            assert_eq!(good.splits.len(), 3);
+            assert!(learner.gradients().unwrap().iter().all(|&it| it == 0.0));
+            let bad = run(&mut learner, &batch, mean_of_means).unwrap();
+            assert!(!bad.is_passed());
+            assert!(bad.splits[0].gradient_error > 0.01, "{bad:?}");
+            let text = bad.to_string();
+            assert!(text.contains("another gradient when it is split"), "{text}");
+        }
+    }
+
+    #[test]
+    fn pieces_fit_into_a_pass_and_differ_in_their_counts() {
+        for rows in [
+            vec![row(40, 20)],
+            vec![row(6, 1)],
+            vec![row(40, 3), row(40, 3), row(40, 3), row(40, 3)],
+            vec![row(1000, 1), row(10, 9)],
+        ] {
+            let longest = rows.iter().map(Row::n_tokens).max().unwrap();
+            let pieces = sample(&rows, longest);
+            let n_tokens: usize = pieces.iter().map(Row::n_tokens).sum();
+            assert!(n_tokens <= longest && !pieces.is_empty());
+            let counts: Vec<usize> = pieces.iter().map(Row::n_supervised).collect();
+            if rows.iter().any(|row| row.n_supervised() > 2) {
+                assert!(counts.iter().any(|it| it != &counts[0]), "{counts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_that_teaches_nothing_is_no_pass() {
+        let mut learner = learner(&Method::Full);
+        let nothing = run(&mut learner, &[row(9, 2)], |_, _, _| Ok(1.0)).unwrap();
+        assert!(!nothing.is_passed());
+        assert!(nothing.to_string().contains("nothing would be learned"));
+    }
+}
