@@ -86,6 +86,9 @@ pub enum Verb {
     /// Divide a suite into train, dev and test so that none learns from another
     #[command(subcommand)]
     Split(crate::verbs::split::args::SplitVerb),
+    /// Look at trajectories that others published
+    #[command(subcommand)]
+    Data(crate::verbs::data::args::DataVerb),
     /// Fetch, look at, convert and merge models
     #[command(subcommand)]
     Model(crate::verbs::model::args::ModelVerb),

@@ -166,6 +166,28 @@ fn lines_that_are_no_rows_are_faults_and_reading_goes_on() {
 }
 
 #[test]
+fn rows_of_a_column_that_are_too_large_are_faults_and_reading_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rows.parquet");
+    let mut writer = MessagesWriter::new(fs::File::create(&path).unwrap()).unwrap();
+    let long = "a".repeat(MAX_ROW_BYTES + 1);
+    writer.row(Some("long"), [("user", long.as_str())]).unwrap();
+    let many = std::iter::repeat_n(("user", ""), 200_000);
+    writer.row(Some("many"), many).unwrap();
+    writer.row(Some("good"), [("user", "x")]).unwrap();
+    writer.finish().unwrap();
+    // A few kilobytes stand for all of it.
+    assert!(fs::metadata(&path).unwrap().len() < 50_000);
+    let mut reader = RowReader::open(&path).unwrap();
+    let mut next = || reader.next_row().unwrap().unwrap();
+    let n_bytes = (MAX_ROW_BYTES + 1 + "long".len() + "user".len()) as u64;
+    assert_eq!(next().parse().unwrap_err(), RowFault::TooLong { n_bytes });
+    assert_eq!(next().parse().unwrap_err(), RowFault::TooManyMessages);
+    assert_eq!(next().parse().unwrap().instance_id.unwrap(), "good");
+    assert!(reader.next_row().unwrap().is_none());
+}
+
+#[test]
 fn other_files_are_refused_with_what_they_lack() {
     let directory = tempfile::tempdir().unwrap();
     for (bytes, words) in [

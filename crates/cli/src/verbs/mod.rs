@@ -2,6 +2,7 @@
 
 mod compare;
 mod completions;
+pub mod data;
 mod doctor;
 mod evaluate;
 mod export;
@@ -26,6 +27,7 @@ pub fn run(args: Args) -> Result<u8, CliError> {
     match args.verb {
         Verb::Tasks(verb) => tasks::run(verb, &places),
         Verb::Split(verb) => split::run(verb, &places),
+        Verb::Data(verb) => data::run(verb, &places),
         Verb::Model(verb) => model::run(verb, &places),
         Verb::Run(args) => run::run(&args, &places),
         Verb::Grade(args) => grade::run(&args, &places),

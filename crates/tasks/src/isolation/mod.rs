@@ -1,6 +1,6 @@
 //! Which tasks share code, and how a suite is divided so that no part learns from another.
 //!
-//! [`evidence`] reads from a task what it says about its code; [`links`] are the reasons for which
+//! `evidence` reads from a task what it says about its code; [`links`] are the reasons for which
 //! two tasks belong together; a source group is what links connect; [`split`] divides groups, never
 //! tasks; [`SplitManifest`] freezes the division, [`extend`] adds to it without moving anything,
 //! and [`verify`] proves it again from the tasks themselves.

@@ -2,7 +2,7 @@
 //!
 //! The `parquet` crate reads the file's metadata. Pages are read here: sizes in a page's header are
 //! bounded before anything is allocated or unpacked by them, and a list that a few bytes of run
-//! lengths make endless ends at [`MAX_MESSAGES`](super::MAX_MESSAGES).
+//! lengths make endless ends at [`super::MAX_MESSAGES`].
 
 mod column;
 mod decode;
