@@ -141,7 +141,8 @@ fn edit(random: &mut Random, text: &mut String) {
 }
 
 fn row_of(row: u64) -> (String, Vec<(&'static str, String)>) {
-    // One row in 100 is the row before it again, and one in 50 has the edits of the row before it.
+    // One row in 100 is the row before it again, and one in 50 begins with the edits of the row
+    // before it.
     let seed = if row % 100 == 99 { row - 1 } else { row };
     let edit_seed = if seed % 50 == 37 { seed - 1 } else { seed };
     let mut random = Random(seed);
