@@ -188,6 +188,7 @@ impl Place {
             n_candidates: 4,
             branches,
             workers: 2,
+            max_retries: 0,
         };
         let store = Store::open(store).unwrap();
         collect(&collection, tasks, &store, on_progress).unwrap()

@@ -41,6 +41,9 @@ pub struct Collection<'a> {
     pub branches: Option<Branches>,
     /// Trials at a time.
     pub workers: usize,
+    /// How often a trial is started over after a failure that starting over may cure. What is
+    /// lost even so is tried again by the next run.
+    pub max_retries: u32,
 }
 
 /// How candidates are asked for: the digest of everything but the task that can change one.
@@ -447,19 +450,28 @@ impl Worker<'_, '_> {
         from: Option<&BranchStart>,
     ) -> Result<Got, Missing> {
         let context = self.collection.context;
-        let place = self.store.begin()?;
         let trial = TrialKey {
             task_id: content_id(&key.content),
             attempt: branches::attempt(&key.name),
         };
         let branching = self.collection.branches.filter(|_| from.is_none());
-        let mut states = branching.map(|branches| branches.keeper());
-        let outcome = context
-            .sample(task.prepared(), &trial, &place, from, states.as_mut())
-            .map_err(|Cancelled| Missing::Cancelled)?;
-        if let Some(failure) = outcome.failure.clone().filter(|failure| failure.retryable) {
-            return Err(Missing::Lost(failure));
-        }
+        let mut n_retries = 0;
+        let (place, states, outcome) = loop {
+            let place = self.store.begin()?;
+            let mut states = branching.map(|branches| branches.keeper());
+            let outcome = context
+                .sample(task.prepared(), &trial, &place, from, states.as_mut())
+                .map_err(|Cancelled| Missing::Cancelled)?;
+            match &outcome.failure {
+                Some(failure) if failure.retryable => {
+                    if n_retries >= self.collection.max_retries {
+                        return Err(Missing::Lost(failure.clone()));
+                    }
+                    n_retries += 1;
+                }
+                _ => break (place, states, outcome),
+            }
+        };
         let candidate = self.describe(key, trial.seed(context.seed), &place, outcome, from);
         self.store.add_candidate(&place, &candidate)?;
         Ok(Got {

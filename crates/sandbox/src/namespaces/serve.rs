@@ -150,13 +150,14 @@ impl Served {
             .files()
             .map(|(path, executable, _)| FileHead { path, executable })
             .collect::<Vec<_>>();
-        let n_blobs = taken.n_contents() + heads.len();
+        let n_blobs = 1 + heads.len();
         let answer = Answer::Snapshot {
             kept: taken.kept.clone(),
             private: heads,
         };
         let mut out = io::BufWriter::with_capacity(64 << 10, socket);
         wire::send_head(&mut out, &answer, n_blobs as u32)?;
+        out.write_all(&taken.bytes().to_le_bytes())?;
         taken.send(&mut out)?;
         for (_, _, content) in private.files() {
             out.write_all(&(content.len() as u64).to_le_bytes())?;
@@ -174,11 +175,10 @@ impl Served {
     ) -> io::Result<()> {
         let owner = (self.jail.uid, self.jail.gid);
         let operation = WireOperation::Fork;
-        let Some(n_files) = blobs.len().checked_sub(private.len()) else {
+        let Some((contents, others)) = blobs.split_first() else {
             let error = io::Error::other("contents are missing");
             return refuse(socket, operation, "the state".into(), &error);
         };
-        let (contents, others) = blobs.split_at(n_files);
         if let Err(refusal) = snapshot::lay(&self.area, &self.work, kept, contents, owner) {
             return refuse(socket, operation, refusal.path, &refusal.error);
         }

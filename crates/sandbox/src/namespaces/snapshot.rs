@@ -10,15 +10,17 @@
 //! queue or semaphore that outlived its command is refused, as is a process that still runs.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     ffi::{CStr, CString},
     fs,
-    io::{self, Read, Seek, SeekFrom, Write},
+    io::{self, Write},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::{ffi::OsStrExt, fs::FileExt, fs::MetadataExt},
     },
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
 use nix::{
@@ -77,9 +79,13 @@ pub fn take(area: &Area, tree: &WorkTree, max_bytes: u64) -> Result<Taken, Refus
 }
 
 impl Taken {
-    /// How many byte strings follow the list.
-    pub fn n_contents(&self) -> usize {
-        self.contents.len()
+    /// The length of all contents.
+    pub fn bytes(&self) -> u64 {
+        let pieces = self.kept.iter().filter_map(|kept| match &kept.kind {
+            KeptKind::File { pieces, .. } => Some(pieces),
+            _ => None,
+        });
+        pieces.flatten().map(|(_, length)| length).sum()
     }
 
     /// Sends the contents, one file after the other, so that this process never holds them.
@@ -88,13 +94,15 @@ impl Taken {
             KeptKind::File { pieces, .. } => Some(pieces),
             _ => None,
         });
-        for (pieces, mut file) in files.zip(self.contents) {
-            let length: u64 = pieces.iter().map(|(_, length)| length).sum();
-            to.write_all(&length.to_le_bytes())?;
-            for (at, length) in pieces {
-                file.seek(SeekFrom::Start(at))?;
-                if io::copy(&mut Read::by_ref(&mut file).take(length), to)? != length {
-                    return Err(io::Error::other("a file changed while it was kept"));
+        let mut buffer = vec![0; 64 << 10];
+        for (pieces, file) in files.zip(self.contents) {
+            for (mut at, mut left) in pieces {
+                while left > 0 {
+                    let n = left.min(buffer.len() as u64) as usize;
+                    file.read_exact_at(&mut buffer[..n], at)?;
+                    to.write_all(&buffer[..n])?;
+                    at += n as u64;
+                    left -= n as u64;
                 }
             }
         }
@@ -273,7 +281,8 @@ impl Taking<'_> {
         let kept = match found.kind {
             Kind::Link => KeptKind::Link(Bytes(read_link(root, path)?)),
             Kind::File => {
-                let file = files::open_regular(root.as_fd(), as_path(path))?
+                let name = as_path(found.name.to_bytes());
+                let file = files::open_regular(found.directory.as_fd(), name)?
                     .ok_or_else(|| io::Error::other("it is no longer a regular file"))?;
                 if self.is_as_at_start(path, &file, found.before)? {
                     return Ok(());
@@ -384,13 +393,13 @@ fn pieces(file: &fs::File) -> io::Result<(u64, Vec<(u64, u64)>)> {
     Ok((size, pieces))
 }
 
-/// Lays a snapshot into a fresh sandbox of the same specification. `contents` belong to the files
-/// in order.
+/// Lays a snapshot into a fresh sandbox of the same specification. `contents` are those of the
+/// files, in order, without anything between them.
 pub fn lay(
     area: &Area,
     tree: &WorkTree,
     kept: &[Kept],
-    contents: &[Vec<u8>],
+    mut contents: &[u8],
     owner: (u32, u32),
 ) -> Result<(), Refusal> {
     let refuse = |at: &Path, path: &[u8], error: io::Error| Refusal {
@@ -399,11 +408,14 @@ pub fn lay(
     };
     // A set-group bit can be given only by somebody who belongs to the group.
     nix::unistd::setfsgid(Gid::from_raw(owner.1));
-    let mut contents = contents.iter();
     for (place, at) in area.writable.iter().enumerate() {
         let root = open_place(area, at).map_err(|error| refuse(at, b"", error))?;
         let of_place: Vec<&Kept> = kept.iter().filter(|k| k.place as usize == place).collect();
-        let laying = Laying { root: &root, owner };
+        let laying = Laying {
+            root: &root,
+            owner,
+            opened: RefCell::default(),
+        };
         let lower = if place == 0 {
             tree.lower.as_ref()
         } else {
@@ -434,6 +446,8 @@ pub fn lay(
 struct Laying<'a> {
     root: &'a OwnedFd,
     owner: (u32, u32),
+    /// The directory that was opened last: entries come directory by directory.
+    opened: RefCell<Option<(Vec<u8>, Rc<OwnedFd>)>>,
 }
 
 type At<T> = Result<T, (Vec<u8>, io::Error)>;
@@ -471,7 +485,7 @@ impl Laying<'_> {
         Ok(())
     }
 
-    fn entry(&self, kept: &Kept, contents: &mut std::slice::Iter<'_, Vec<u8>>) -> io::Result<()> {
+    fn entry(&self, kept: &Kept, contents: &mut &[u8]) -> io::Result<()> {
         if kept.path.0.is_empty() {
             return Ok(());
         }
@@ -484,7 +498,11 @@ impl Laying<'_> {
         let is_directory = matches!(kept.kind, KeptKind::Directory);
         match there {
             Some(Kind::Directory) if is_directory => return Ok(()),
-            Some(kind) => remove(parent.as_fd(), &name, kind)?,
+            Some(kind) => {
+                remove(parent.as_fd(), &name, kind)?;
+                // What was opened may have been below it.
+                self.opened.replace(None);
+            }
             None => {}
         }
         let mode = Mode::from_bits_truncate(0o600);
@@ -512,10 +530,7 @@ impl Laying<'_> {
                 return set_time(&parent, &name, kept.modified);
             }
             KeptKind::File { size, pieces } => {
-                let content = contents
-                    .next()
-                    .ok_or_else(|| io::Error::other("its content is missing"))?;
-                self.file(&parent, &name, *size, pieces, content)?;
+                self.file(&parent, &name, *size, pieces, contents)?;
             }
             KeptKind::Pipe => special(&parent, &name, SFlag::S_IFIFO, mode)?,
             KeptKind::Socket => special(&parent, &name, SFlag::S_IFSOCK, mode)?,
@@ -532,20 +547,23 @@ impl Laying<'_> {
         name: &CStr,
         size: u64,
         pieces: &[(u64, u64)],
-        content: &[u8],
+        contents: &mut &[u8],
     ) -> io::Result<()> {
         let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_NOFOLLOW;
         let file = sys::open_under(parent.as_fd(), name, flags, 0o600, sys::BENEATH)?;
         let file = fs::File::from(file);
-        let mut rest = content;
         for (at, length) in pieces {
-            let (piece, behind) = rest
+            let (piece, behind) = contents
                 .split_at_checked(*length as usize)
                 .ok_or_else(|| io::Error::other("its content is too short"))?;
             file.write_all_at(piece, *at)?;
-            rest = behind;
+            *contents = behind;
         }
-        file.set_len(size)
+        // A hole at the end is no piece.
+        match pieces.last() {
+            Some((at, length)) if at + length == size => Ok(()),
+            _ => file.set_len(size),
+        }
     }
 
     fn finish_directory(&self, kept: &Kept) -> io::Result<()> {
@@ -571,7 +589,7 @@ impl Laying<'_> {
     }
 
     /// The directory that holds a path, and the name in it.
-    fn parent(&self, path: &[u8]) -> io::Result<(OwnedFd, CString)> {
+    fn parent(&self, path: &[u8]) -> io::Result<(Rc<OwnedFd>, CString)> {
         let (directory, name) = match path.iter().rposition(|byte| *byte == b'/') {
             Some(slash) => (&path[..slash], &path[slash + 1..]),
             None => (&b""[..], path),
@@ -579,10 +597,14 @@ impl Laying<'_> {
         if name.is_empty() || name == b".." || name == b"." {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        Ok((
-            open_directory(self.root.as_fd(), directory)?,
-            sys::c_bytes(name)?,
-        ))
+        let name = sys::c_bytes(name)?;
+        let mut opened = self.opened.borrow_mut();
+        if let Some((_, fd)) = opened.as_ref().filter(|(known, _)| known == directory) {
+            return Ok((Rc::clone(fd), name));
+        }
+        let fd = Rc::new(open_directory(self.root.as_fd(), directory)?);
+        *opened = Some((directory.to_vec(), Rc::clone(&fd)));
+        Ok((fd, name))
     }
 }
 

@@ -168,7 +168,8 @@ pub enum Request {
     Snapshot {
         max_bytes: u64,
     },
-    /// Lays a state. The contents of its files follow, then those of `private`.
+    /// Lays a state. The contents of its files follow as one byte string, then one for each of
+    /// `private`.
     Lay {
         kept: Vec<Kept>,
         private: Vec<FileHead>,
@@ -199,7 +200,7 @@ pub enum Answer {
     NoFile,
     /// One content follows for each file.
     Changes(Vec<(Bytes, WireChange)>),
-    /// One content follows for each file, then one for each of `private`.
+    /// The contents of all files follow as one byte string, then one for each of `private`.
     Snapshot {
         kept: Vec<Kept>,
         private: Vec<FileHead>,
