@@ -4,8 +4,14 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use serde_json::Value;
 use temper_agent::{
-    baselines::{noop::NoopFactory, oracle::OracleFactory, search::SearchFactory},
+    baselines::{
+        demonstrator::{DemonstratorFactory, DemonstratorSettings, FirstTry},
+        noop::NoopFactory,
+        oracle::OracleFactory,
+        search::SearchFactory,
+    },
     budget::{BudgetedFactory, CallPrice, CallSize, Ledger, Limits},
+    collect::TeacherKind,
     model::{
         ModelFactory,
         openai::{OpenAiConfig, OpenAiFactory},
@@ -72,6 +78,49 @@ impl Agent {
             "search" => free("search", Arc::new(SearchFactory::default())),
             _ => Agent::of_model(text, args, profile, places),
         }
+    }
+
+    /// The teacher behind `text`: one that has the known fix, or an agent. `is_policy` says that
+    /// the model is the one to be trained.
+    pub fn resolve_teacher(
+        text: &str,
+        is_policy: bool,
+        args: &TrialArgs,
+        profile: &ResolvedProfile,
+        places: &Places,
+    ) -> Result<(Self, TeacherKind), CliError> {
+        let refuse = |why: &str| Err(CliError::new(exit_code::USAGE, why));
+        let first_try = match text {
+            "demonstrator" => Some(FirstTry::Right),
+            "demonstrator-recovery" => Some(FirstTry::Wrong),
+            _ => None,
+        };
+        if is_policy && (first_try.is_some() || ["search", "noop", "oracle"].contains(&text)) {
+            return refuse("use --policy: it is for models, and this teacher is a program");
+        }
+        if let Some(first_try) = first_try {
+            let settings = DemonstratorSettings {
+                first_try,
+                ..DemonstratorSettings::default()
+            };
+            let agent = Agent {
+                name: agent_name(text)?,
+                models: Arc::new(DemonstratorFactory { settings }),
+                size: size(MicroDollars(0)),
+                overrides: Vec::new(),
+                engine: None,
+            };
+            return Ok((agent, TeacherKind::Demonstrator));
+        }
+        let kind = match text {
+            "noop" | "oracle" => {
+                return refuse("choose a teacher: there is nothing to learn from noop or oracle");
+            }
+            "search" => TeacherKind::Search,
+            _ if is_policy => TeacherKind::Policy,
+            _ => TeacherKind::Model,
+        };
+        Ok((Agent::resolve(text, args, profile, places)?, kind))
     }
 
     fn of_model(

@@ -98,6 +98,8 @@ pub enum Verb {
     Grade(GradeArgs),
     /// Evaluate two agents on a suite, compare them, write the report
     Evaluate(EvaluateArgs),
+    /// Sample candidates for training tasks from a teacher, replay and judge them
+    Collect(Box<crate::verbs::collect::CollectArgs>),
     /// Compare finished jobs, paired by task
     Compare(CompareArgs),
     /// Write the report page of finished jobs

@@ -182,6 +182,17 @@ fn plan(request: &Request<'_>) -> Plan {
 
 /// The job's ledger, going on from what its finished trials used.
 fn open_ledger(budget: &BudgetArgs, directory: &std::path::Path) -> Result<Arc<Ledger>, CliError> {
+    let mut spent = Spent::default();
+    match JobDirectory::open(directory) {
+        Ok(job) => job.for_each_trial(|trial| spent.add_trial(&trial))?,
+        Err(JobError::NotAJob { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    ledger(budget, spent)
+}
+
+/// A ledger that goes on from what has been spent.
+pub fn ledger(budget: &BudgetArgs, spent: Spent) -> Result<Arc<Ledger>, CliError> {
     let money = match budget.max_cost {
         None => None,
         Some(dollars) => Some(MicroDollars::from_dollars(dollars).ok_or_else(|| {
@@ -191,12 +202,6 @@ fn open_ledger(budget: &BudgetArgs, directory: &std::path::Path) -> Result<Arc<L
             )
         })?),
     };
-    let mut spent = Spent::default();
-    match JobDirectory::open(directory) {
-        Ok(job) => job.for_each_trial(|trial| spent.add_trial(&trial))?,
-        Err(JobError::NotAJob { .. }) => {}
-        Err(error) => return Err(error.into()),
-    }
     Ok(Ledger::resumed(
         Scope::Job,
         Limits {

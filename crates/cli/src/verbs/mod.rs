@@ -1,5 +1,6 @@
 //! One file per verb.
 
+pub mod collect;
 mod compare;
 mod completions;
 pub mod data;
@@ -32,6 +33,7 @@ pub fn run(args: Args) -> Result<u8, CliError> {
         Verb::Run(args) => run::run(&args, &places),
         Verb::Grade(args) => grade::run(&args, &places),
         Verb::Evaluate(args) => evaluate::run(&args, &places),
+        Verb::Collect(args) => collect::run(&args, &places),
         Verb::Compare(args) => compare::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Serve(args) => serve::run(&args, &places),

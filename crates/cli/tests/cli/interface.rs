@@ -30,6 +30,7 @@ fn every_verb_explains_itself() {
         "run",
         "grade",
         "evaluate",
+        "collect",
         "compare",
         "report",
         "export",
