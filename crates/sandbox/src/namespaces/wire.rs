@@ -13,6 +13,9 @@ use temper_core::Bytes;
 /// Heads are small next to what they describe, but a list of changed paths can be long.
 const MAX_HEAD_BYTES: u32 = 256 << 20;
 
+/// What is reserved for a byte string before it has come.
+const MAX_RESERVED_BYTES: u64 = 64 << 20;
+
 /// Sends one message.
 pub fn send<T: Serialize>(to: &mut impl Write, head: &T, blobs: &[&[u8]]) -> io::Result<()> {
     let mut frame = head_frame(head, blobs.len() as u32)?;
@@ -67,7 +70,7 @@ pub fn receive<T: DeserializeOwned>(
         from.read_exact(&mut length)?;
         let length = u64::from_le_bytes(length);
         left = left.checked_sub(length).ok_or_else(too_large)?;
-        let mut blob = vec![];
+        let mut blob = Vec::with_capacity(length.min(MAX_RESERVED_BYTES) as usize);
         if from.take(length).read_to_end(&mut blob)? as u64 != length {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

@@ -239,7 +239,7 @@ pub fn recover(choice: &mut Choice, reason: Option<&str>, what: &str, place: &st
         None => choice.say(
             &[
                 "The tests still fail, so my change was wrong.",
-                "That did not help; the tests fail as before.",
+                "That did not help; there are still failures.",
             ],
             &[],
         ),
