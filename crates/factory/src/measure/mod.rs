@@ -1,8 +1,8 @@
 //! What is learnt once of a repository's tests: which can be trusted, what each executes, and how
 //! long it takes.
 //!
-//! The suite is run in file order, again in file order by another interpreter, in shuffled orders,
-//! and file by file. A test is trusted when it passes in all of them and does nothing that a
+//! The suite is run in file order, again in file order by another interpreter, backwards, in shuffled
+//! orders, and file by file. A test is trusted when it passes in all of them and does nothing that a
 //! repeated measurement must not do; the others are excluded, each with its reason. Executed lines
 //! come from one further run of each file under Python's own tracing.
 //!
@@ -14,7 +14,7 @@ pub mod coverage;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
-use temper_core::{TestId, TestOutcome};
+use temper_core::{Digest, TestId, TestOutcome};
 
 pub use crate::pool::Block;
 use crate::pool::{self, Budgets, Cost, Ended, Flag, Job, PoolError, Report, Subject, Workshop};
@@ -25,7 +25,8 @@ use crate::pool::{self, Budgets, Cost, Ended, Flag, Job, PoolError, Report, Subj
 pub struct MeasureOptions {
     /// Decides the shuffled orders.
     pub seed: u64,
-    /// Runs of the whole suite in a shuffled order.
+    /// Runs of the whole suite in a changed order: the first backwards, which turns round every two
+    /// tests of a file, the others shuffled.
     pub n_shuffles: u32,
     /// Runs of the whole suite in file order, after the first.
     pub n_repeats: u32,
@@ -261,9 +262,11 @@ pub fn measure(
 
     // The second interpreter places objects elsewhere, so an address in an id shows.
     let mut jobs: Vec<Job> = (0..options.n_repeats).map(|_| whole(None)).collect();
-    let mut random = Random(options.seed ^ 0x7465_6d70_6572);
-    for _ in 0..options.n_shuffles {
-        let order = shuffled(&first.tests, &candidates, &mut random);
+    for number in 0..options.n_shuffles {
+        let order = match number {
+            0 => backwards(&first.tests, &candidates),
+            _ => shuffled(&first.tests, &candidates, options.seed, number),
+        };
         jobs.push(whole(Some(order)));
     }
     let repeated = run(&imports, &jobs, 1)?;
@@ -522,44 +525,20 @@ fn compare<'a>(
     }
 }
 
-/// Files in a shuffled order, and the tests of each in a shuffled order. Tests of one file stay
-/// together, since what their fixtures set up is shared.
-fn shuffled(tests: &[String], indices: &[usize], random: &mut Random) -> Vec<String> {
-    let mut groups: Vec<Vec<&String>> = Vec::new();
-    let mut place: HashMap<&str, usize> = HashMap::new();
-    for index in indices {
-        let id = &tests[*index];
-        let group = *place.entry(file_of(id)).or_insert_with(|| {
-            groups.push(Vec::new());
-            groups.len() - 1
-        });
-        groups[group].push(id);
-    }
-    random.shuffle(&mut groups);
-    for group in &mut groups {
-        random.shuffle(group);
-    }
-    groups.into_iter().flatten().cloned().collect()
+/// The tests in the opposite order. Every pair of one file is turned round, so a test that needs an
+/// earlier one of its file always fails here.
+fn backwards(tests: &[String], indices: &[usize]) -> Vec<String> {
+    indices.iter().rev().map(|i| tests[*i].clone()).collect()
 }
 
-/// SplitMix64 (Steele, Lea and Flood 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            let other = (self.next() % (last as u64 + 1)) as usize;
-            items.swap(last, other);
-        }
-    }
+/// Files in a shuffled order, and the tests of each in a shuffled order. Tests of one file stay
+/// together, since what their fixtures set up is shared. Two tests keep their order whatever other
+/// tests there are.
+fn shuffled(tests: &[String], indices: &[usize], seed: u64, number: u32) -> Vec<String> {
+    let rank = |text: &str| Digest::of(format!("{seed} {number} {text}").as_bytes());
+    let mut order: Vec<&String> = indices.iter().map(|i| &tests[*i]).collect();
+    order.sort_by_cached_key(|id| (rank(file_of(id)), rank(id)));
+    order.into_iter().cloned().collect()
 }
 
 #[derive(Default)]
@@ -597,9 +576,10 @@ mod tests {
     fn a_shuffle_keeps_every_test_once_and_files_together() {
         let tests: Vec<String> = (0..40).map(|n| format!("f{}.py::t{n}", n % 4)).collect();
         let indices: Vec<usize> = (0..40).collect();
-        let order = shuffled(&tests, &indices, &mut Random(1));
-        assert_eq!(order, shuffled(&tests, &indices, &mut Random(1)));
-        assert_ne!(order, shuffled(&tests, &indices, &mut Random(2)));
+        let order = shuffled(&tests, &indices, 1, 1);
+        assert_eq!(order, shuffled(&tests, &indices, 1, 1));
+        assert_ne!(order, shuffled(&tests, &indices, 2, 1));
+        assert_ne!(order, shuffled(&tests, &indices, 1, 2));
         let mut sorted = order.clone();
         sorted.sort();
         let mut expected = tests.clone();

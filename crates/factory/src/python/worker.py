@@ -14,7 +14,6 @@ import os
 import resource
 import signal
 import sys
-import time
 
 CONTROL = globals().pop("CONTROL")
 PLAN = CONTROL["plan"]
@@ -214,7 +213,11 @@ class Watch:
 
     def __init__(self):
         self.flags = set()
-        self.begun = time.time()
+        self.present = {
+            os.path.join(folder, name)
+            for folder, _, names in os.walk(WORK_TREE)
+            for name in names
+        }
         places = ("/tmp", "/var/tmp", "/dev", "/proc", os.environ.get("TMPDIR") or "/tmp")
         self.free = tuple(os.path.realpath(p) + "/" for p in places)
         self.busy = False
@@ -249,9 +252,8 @@ class Watch:
                 # What cannot be written is not.
                 if os.access(path if os.path.lexists(path) else os.path.dirname(path), os.W_OK):
                     self.flags.add("outside")
-            elif os.path.lexists(path) and os.lstat(path).st_mtime < self.begun - 1:
-                if not os.path.isdir(path):
-                    self.flags.add("inside")
+            elif path in self.present:
+                self.flags.add("inside")
         except (OSError, ValueError):
             pass
         finally:
