@@ -103,186 +103,205 @@ pub enum Severity {
     Warning,
 }
 
-macro_rules! findings {
-    ($($(#[doc = $doc:expr])* $name:ident [$severity:ident] { $($(#[doc = $fdoc:expr])* $field:ident : $type:ty),* $(,)? } => $text:literal;)*) => {
-        /// One thing that is wrong or worth knowing.
-        #[derive(Clone, Debug, PartialEq, Serialize)]
-        #[serde(tag = "kind", rename_all = "kebab-case")]
-        pub enum Finding {
-            $($(#[doc = $doc])* $name { $($(#[doc = $fdoc])* $field: $type),* },)*
-        }
-
-        impl Finding {
-            /// How grave it is.
-            pub fn severity(&self) -> Severity {
-                match self {
-                    $(Finding::$name { .. } => Severity::$severity,)*
-                }
-            }
-        }
-
-        impl std::fmt::Display for Finding {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                match self {
-                    $(Finding::$name { $($field),* } => write!(f, $text),)*
-                }
-            }
-        }
-    };
-}
-
-findings! {
+/// One thing that is wrong or worth knowing.
+#[derive(Clone, Debug, PartialEq, Serialize, thiserror::Error)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Finding {
     /// The folder holds no weights.
-    NoWeights [Error] {
+    #[error("there are no weights: {looked_for}")]
+    NoWeights {
         /// What was looked for.
         looked_for: String,
-    } => "there are no weights: {looked_for}";
+    },
     /// A file that must be there cannot be read.
-    Unreadable [Error] {
+    #[error("{file} cannot be read: {reason}")]
+    Unreadable {
         /// The file.
         file: String,
         /// Why.
         reason: String,
-    } => "{file} cannot be read: {reason}";
+    },
     /// A weight file's header is impossible.
-    Header [Error] {
+    #[error("the header of {file} is impossible: {reason}")]
+    Header {
         /// The file.
         file: String,
         /// What is wrong.
         reason: String,
-    } => "the header of {file} is impossible: {reason}";
+    },
     /// A tensor's bytes are not where or as long as its header says.
-    Range [Error] {
+    #[error("{tensor} in {file}: {reason}")]
+    Range {
         /// The file.
         file: String,
         /// The tensor.
         tensor: String,
         /// What is wrong.
         reason: String,
-    } => "{tensor} in {file}: {reason}";
+    },
     /// The index names a file that is not there.
-    ShardMissing [Error] {
+    #[error("{file} is not there; the index maps {n_tensors} tensors to it, {tensors:?}")]
+    ShardMissing {
         /// The file.
         file: String,
         /// Tensors that the index maps to it, the first few.
         tensors: Vec<String>,
         /// How many.
         n_tensors: usize,
-    } => "{file} is not there; the index maps {n_tensors} tensors to it, {tensors:?}";
+    },
     /// The index maps a tensor to a file that does not have it.
-    TensorMissing [Error] {
+    #[error("{tensor} is not in {file}, where the index has it; it is in {found_in:?}")]
+    TensorMissing {
         /// The tensor.
         tensor: String,
         /// The file of the index.
         file: String,
         /// Files that do have it.
         found_in: Vec<String>,
-    } => "{tensor} is not in {file}, where the index has it; it is in {found_in:?}";
+    },
     /// A file holds a tensor that the index does not list.
-    TensorNotInIndex [Error] {
+    #[error("{tensor} is in {file} and not in the index")]
+    TensorNotInIndex {
         /// The tensor.
         tensor: String,
         /// The file.
         file: String,
-    } => "{tensor} is in {file} and not in the index";
+    },
     /// A tensor is in several files.
-    TensorTwice [Error] {
+    #[error("{tensor} is in several files: {files:?}")]
+    TensorTwice {
         /// The tensor.
         tensor: String,
         /// The files.
         files: Vec<String>,
-    } => "{tensor} is in several files: {files:?}";
+    },
     /// A file looks like a shard and the index does not name it.
-    ShardNotInIndex [Error] {
+    #[error("{file} is there and not in the index")]
+    ShardNotInIndex {
         /// The file.
         file: String,
-    } => "{file} is there and not in the index";
+    },
     /// The index declares another size than the tensors have.
-    TotalSize [Error] {
+    #[error(
+        "the index declares {declared} bytes of tensors, the files hold {found} (all files there: {complete})"
+    )]
+    TotalSize {
         /// In the index, in bytes.
         declared: u64,
         /// Of the tensors that are there, in bytes.
         found: u64,
         /// Whether every file of the index is there.
         complete: bool,
-    } => "the index declares {declared} bytes of tensors, the files hold {found} (all files there: {complete})";
+    },
     /// A tensor that the configuration asks for is not there, or has another shape.
-    ModelTensor [Error] {
+    #[error("{reason}")]
+    ModelTensor {
         /// What is wrong.
         reason: String,
-    } => "{reason}";
+    },
     /// Sources of the revision contradict each other.
-    RevisionConflict [Error] {
+    #[error("the revision is stated differently: {claims:?}")]
+    RevisionConflict {
         /// Every claim as `source: revision`.
         claims: Vec<String>,
-    } => "the revision is stated differently: {claims:?}";
+    },
     /// Nothing says which revision this is.
-    RevisionUnknown [Warning] {
+    #[error("the revision is unknown: {looked_at}")]
+    RevisionUnknown {
         /// What was looked at.
         looked_at: String,
-    } => "the revision is unknown: {looked_at}";
+    },
     /// Files name different tokens for one role.
-    SpecialToken [Error] {
+    #[error("the {role} token differs between files: {ids:?}")]
+    SpecialToken {
         /// `bos`, `eos`, `pad`.
         role: String,
         /// Ids by file.
         ids: BTreeMap<String, Vec<u32>>,
-    } => "the {role} token differs between files: {ids:?}";
+    },
     /// A role names a token that the vocabulary does not have.
-    UnknownToken [Error] {
+    #[error("{file} names {token:?} as {role} token, which the vocabulary does not have")]
+    UnknownToken {
         /// The file.
         file: String,
         /// The role.
         role: String,
         /// The token.
         token: String,
-    } => "{file} names {token:?} as {role} token, which the vocabulary does not have";
+    },
     /// What the template writes behind a reply does not end generation.
-    EndOfTurn [Error] {
+    #[error(
+        "a reply ends with {token:?} ({id}), which is none of the ids that end generation, {ends:?}"
+    )]
+    EndOfTurn {
         /// The token behind a reply.
         token: String,
         /// Its id.
         id: u32,
         /// Ids that end generation.
         ends: Vec<u32>,
-    } => "a reply ends with {token:?} ({id}), which is none of the ids that end generation, {ends:?}";
+    },
     /// The template writes nothing behind a reply that a model could learn to end with.
-    NoEndOfTurn [Warning] {
+    #[error("no control token follows a reply in the chat template, but {follows:?}")]
+    NoEndOfTurn {
         /// What follows the reply.
         follows: String,
-    } => "no control token follows a reply in the chat template, but {follows:?}";
+    },
     /// The tokenizer has ids for which the model has no row.
-    TokenOutsideVocabulary [Error] {
+    #[error("the tokenizer's ids go up to {highest_id} and the model has {vocab_size} rows")]
+    TokenOutsideVocabulary {
         /// Highest id of the tokenizer.
         highest_id: u32,
         /// Rows of the embedding.
         vocab_size: u64,
-    } => "the tokenizer's ids go up to {highest_id} and the model has {vocab_size} rows";
+    },
     /// There is no chat template.
-    NoTemplate [Warning] {
+    #[error("there is no chat template: {looked_at}")]
+    NoTemplate {
         /// What was looked at.
         looked_at: String,
-    } => "there is no chat template: {looked_at}";
+    },
     /// Two files hold different chat templates.
-    TemplateDiffers [Error] {
+    #[error("the chat template differs between {files:?}")]
+    TemplateDiffers {
         /// The files.
         files: Vec<String>,
-    } => "the chat template differs between {files:?}";
+    },
     /// The template leaves out the thinking of earlier turns.
-    DropsThinking [Warning] {
+    #[error(
+        "the chat template leaves the thinking of earlier turns out, so training on a whole conversation is not what the model sees: {reason}"
+    )]
+    DropsThinking {
         /// What changes.
         reason: String,
-    } => "the chat template leaves the thinking of earlier turns out, so training on a whole conversation is not what the model sees: {reason}";
+    },
     /// A longer conversation does not begin with the shorter one's tokens.
-    PrefixProperty [Warning] {
+    #[error("the chat template rewrites earlier turns: {reason}")]
+    PrefixProperty {
         /// Where.
         reason: String,
-    } => "the chat template rewrites earlier turns: {reason}";
+    },
     /// The tokenizer or the template cannot be used here.
-    Words [Warning] {
+    #[error("the tokenizer or template could not be checked: {reason}")]
+    Words {
         /// Why.
         reason: String,
-    } => "the tokenizer or template could not be checked: {reason}";
+    },
+}
+
+impl Finding {
+    /// How grave it is.
+    pub fn severity(&self) -> Severity {
+        match self {
+            Finding::RevisionUnknown { .. }
+            | Finding::NoEndOfTurn { .. }
+            | Finding::NoTemplate { .. }
+            | Finding::DropsThinking { .. }
+            | Finding::PrefixProperty { .. }
+            | Finding::Words { .. } => Severity::Warning,
+            _ => Severity::Error,
+        }
+    }
 }
 
 /// Why there is no audit.

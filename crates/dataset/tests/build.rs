@@ -7,20 +7,18 @@ mod support;
 use std::{collections::BTreeMap, path::Path};
 
 use serde_json::Value;
-use support::{
-    Made, layers, made, patch, task, template, template_of, tokenizer, tokens, with_fix,
-};
+use support::{Made, made, patch, task, template, template_of, tokenizer, tokens};
 use temper_checkpoint::{
     chat_template::ChatTemplate,
     tokenizer::{Specials, Tokenizer},
 };
 use temper_core::{
-    Digest, Message, Patch, Role, Split, ToolCall,
+    Digest, Message, Patch, Role, Split, Task, ToolCall,
     manifest::Producer,
     message::Tool,
-    task::TrainingTask,
+    task::{Oracle, TrainingTask},
     trajectory::{Exit, Record, StepOutcome},
-    verdict::{LayerOutcome, Resolution, Tampering},
+    verdict::{Layer, LayerName, LayerOutcome, Resolution, Tampering},
 };
 use temper_dataset::{
     build::{BuildConfig, BuildError, Dataset, Sources, build, episodes_digest},
@@ -815,4 +813,24 @@ fn records_must_be_those_of_the_trial() {
         take(fresh(), gap),
         Err(EpisodeError::Records { .. })
     ));
+}
+
+fn with_fix(mut task: Task, fix: &str) -> Task {
+    task.oracle = Some(Oracle::Patch { patch: patch(fix) });
+    task
+}
+
+/// Public and hidden layers with these outcomes.
+fn layers(made: &mut Made, public: LayerOutcome, hidden: LayerOutcome) {
+    let layers = [(LayerName::Public, public), (LayerName::Hidden, hidden)];
+    made.trial.verdict.layers = layers
+        .into_iter()
+        .map(|(name, outcome)| Layer {
+            name,
+            outcome,
+            tests: BTreeMap::new(),
+            detail: String::new(),
+            wall_seconds: 0.0,
+        })
+        .collect();
 }

@@ -9,13 +9,12 @@ use temper_core::{
     Trial, Verdict,
     message::Tool,
     task::{
-        Environment, HiddenSource, Oracle, Origin, Start, TaskFormat, TestLists, TrainingTask,
-        Verifier,
+        Environment, HiddenSource, Origin, Start, TaskFormat, TestLists, TrainingTask, Verifier,
     },
     trajectory::{End, Exit, FinishReason, Header, Record, Step, StepOutcome, TokenRecord},
     trial::{PatchSource, Timing},
     usage::Usage,
-    verdict::{Layer, LayerName, LayerOutcome, Resolution},
+    verdict::Resolution,
 };
 use temper_dataset::episode::Episode;
 
@@ -44,12 +43,6 @@ pub fn task(id: &str, group: &str, statement: &str, split: Split) -> Task {
         metadata: serde_json::Map::new(),
         construction: None,
     }
-}
-
-#[allow(dead_code)]
-pub fn with_fix(mut task: Task, fix: &str) -> Task {
-    task.oracle = Some(Oracle::Patch { patch: patch(fix) });
-    task
 }
 
 /// A patch that replaces a line by others.
@@ -149,22 +142,6 @@ pub fn made(task: &Task, attempt: u32, resolution: Resolution, fix: &str) -> Mad
         ],
         tools: Vec::new(),
     }
-}
-
-/// Public and hidden layers with these outcomes.
-#[allow(dead_code)]
-pub fn layers(made: &mut Made, public: LayerOutcome, hidden: LayerOutcome) {
-    let layers = [(LayerName::Public, public), (LayerName::Hidden, hidden)];
-    made.trial.verdict.layers = layers
-        .into_iter()
-        .map(|(name, outcome)| Layer {
-            name,
-            outcome,
-            tests: BTreeMap::new(),
-            detail: String::new(),
-            wall_seconds: 0.0,
-        })
-        .collect();
 }
 
 impl Made {
