@@ -4,6 +4,7 @@ pub mod baselines;
 pub mod budget;
 pub mod collect;
 pub mod context_guard;
+pub mod context_probe;
 pub mod edit_tool;
 pub mod export;
 pub mod job;

@@ -8,15 +8,17 @@
 mod memory;
 mod rope;
 mod serving;
+mod source;
 #[cfg(test)]
 mod tests;
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 pub use memory::{MemoryEstimate, MemoryRequest, estimate};
 pub use rope::{Difference, RopeIdentity, differences, rope_identity};
-pub use serving::{ServerCommand, Version, server_command};
+pub use serving::{ServerCommand, Serving, Version, server_command};
+pub use source::{SourceError, WeightSource, read_config, read_identity, weight_bytes};
 
 /// What is asked of a checkpoint.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,7 +81,7 @@ pub struct ContextPlan {
     /// Tokens asked for.
     pub window: u64,
     /// What the configuration says.
-    pub declared: Declared,
+    pub lengths: Declared,
     /// The answer.
     #[serde(flatten)]
     pub decision: Decision,
@@ -90,14 +92,8 @@ pub struct ContextPlan {
 /// Reads what a `config.json` says of lengths, in the words of transformers 4 and 5 and of
 /// configurations that keep the language model in `text_config`.
 pub fn declared(config: &Value) -> Declared {
-    let config = match config.get("text_config") {
-        Some(text @ Value::Object(_)) if config.get("max_position_embeddings").is_none() => text,
-        _ => config,
-    };
-    let scaling = ["rope_parameters", "rope_scaling"]
-        .into_iter()
-        .filter_map(|key| config.get(key))
-        .find(|value| value.is_object());
+    let config = language_model(config);
+    let scaling = rotary_settings(config);
     let of = |key: &str| scaling.and_then(|scaling| scaling.get(key));
     let rope_type = of("rope_type")
         .or_else(|| of("type"))
@@ -119,10 +115,9 @@ pub fn declared(config: &Value) -> Declared {
         factor: of("factor")
             .and_then(Value::as_f64)
             .filter(|factor| factor.is_finite() && *factor > 0.0),
-        original: whole(
-            of("original_max_position_embeddings")
-                .or_else(|| config.get("original_max_position_embeddings")),
-        ),
+        // Beside the rotary settings, it wins over the one inside them.
+        original: whole(config.get("original_max_position_embeddings"))
+            .or_else(|| whole(of("original_max_position_embeddings"))),
         scaled: None,
     };
     let times = |length: Option<u64>| Some((length? as f64 * lengths.factor?).round() as u64);
@@ -134,6 +129,23 @@ pub fn declared(config: &Value) -> Declared {
         None
     };
     lengths
+}
+
+/// The part of a configuration that describes the language model.
+pub(crate) fn language_model(config: &Value) -> &Value {
+    match config.get("text_config") {
+        Some(text @ Value::Object(_)) if config.get("max_position_embeddings").is_none() => text,
+        _ => config,
+    }
+}
+
+/// `rope_scaling`, or `rope_parameters` where that is not there; as in transformers 5, the older key
+/// wins where both are.
+pub(crate) fn rotary_settings(config: &Value) -> Option<&Map<String, Value>> {
+    ["rope_scaling", "rope_parameters"]
+        .into_iter()
+        .filter_map(|key| config.get(key)?.as_object())
+        .find(|settings| !settings.is_empty())
 }
 
 /// Vendors name their variants (`deepseek_yarn`); the lengths mean the same.
@@ -148,7 +160,7 @@ pub fn plan(config: &Value, request: &PlanRequest) -> ContextPlan {
     let decision = decide(&lengths, request.window, &mut reasons);
     ContextPlan {
         window: request.window,
-        declared: lengths,
+        lengths,
         decision,
         reasons,
     }
@@ -251,6 +263,22 @@ fn yarn(
 }
 
 impl Decision {
+    /// Whether the window is there, without a probe.
+    pub fn is_assured(&self) -> bool {
+        matches!(self, Decision::Native | Decision::Yarn { .. })
+    }
+
+    /// The configuration as the server has it after the plan's overrides.
+    pub fn served_config(&self, config: &Value) -> Value {
+        let mut config = language_model(config).clone();
+        if let (Some(parameters), Some(map)) = (self.rope_parameters(), config.as_object_mut()) {
+            map.remove("rope_scaling");
+            map.remove("original_max_position_embeddings");
+            map.insert("rope_parameters".into(), parameters);
+        }
+        config
+    }
+
     /// The `rope_parameters` to inject, in the words of transformers 5; `None` where nothing is.
     pub fn rope_parameters(&self) -> Option<Value> {
         match self {

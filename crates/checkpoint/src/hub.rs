@@ -58,6 +58,10 @@ pub struct HubOptions {
     pub proxy_from_environment: bool,
     /// A larger model is refused.
     pub max_bytes: u64,
+    /// Leave the safetensors where they are: configuration, index, tokenizer and template are
+    /// enough. A GGUF file holds all of these and is fetched whole. What was fetched so does not
+    /// count as the model.
+    pub without_weights: bool,
 }
 
 /// Without the token.
@@ -68,6 +72,7 @@ impl fmt::Debug for HubOptions {
             .field("endpoint", &self.endpoint)
             .field("has_token", &self.token.is_some())
             .field("max_bytes", &self.max_bytes)
+            .field("without_weights", &self.without_weights)
             .finish_non_exhaustive()
     }
 }
@@ -288,13 +293,16 @@ pub fn fetch(
         )?;
         place.link(&listing.sha, &sibling.rfilename, &blob)
     };
-    let wanted = wanted_files(name, &listing, |sibling| {
+    let mut wanted = wanted_files(name, &listing, |sibling| {
         get(sibling, &mut |_| {})?;
         Ok(place
             .repository()
             .pointer_path(&listing.sha)
             .join(&sibling.rfilename))
     })?;
+    if options.without_weights {
+        wanted.retain(|sibling| !sibling.rfilename.ends_with(".safetensors"));
+    }
     let mut n_bytes = 0u64;
     for sibling in &wanted {
         n_bytes = n_bytes.saturating_add(sibling.expected(name)?.n_bytes);
@@ -316,8 +324,11 @@ pub fn fetch(
     for sibling in &wanted {
         get(sibling, &mut on_event)?;
     }
-    // Readers believe in what this names, so it is written last.
-    place.write_marker(&listing.sha)?;
+    let is_whole = !options.without_weights || wanted.iter().all(|one| is_gguf(one));
+    if is_whole {
+        // Readers believe in what this names, so it is written last.
+        place.write_marker(&listing.sha)?;
+    }
     place
         .snapshot(&listing.sha, name)
         .ok_or_else(|| HubError::NoModel {
@@ -407,7 +418,7 @@ fn wanted_files<'a>(
     let ggufs: Vec<&Sibling> = listing
         .siblings
         .iter()
-        .filter(|one| one.rfilename.ends_with(".gguf") && is_name(&one.rfilename))
+        .filter(|one| is_gguf(one) && is_name(&one.rfilename))
         .collect();
     if let Some(file) = &name.file {
         let file = sibling(file).ok_or_else(|| no_model("it has no such file"))?;
@@ -460,6 +471,10 @@ fn wanted_files<'a>(
                 .ok_or_else(|| no_model(&format!("it has no file {file:?}")))
         })
         .collect()
+}
+
+fn is_gguf(sibling: &Sibling) -> bool {
+    sibling.rfilename.ends_with(".gguf")
 }
 
 /// A repository in the cache.

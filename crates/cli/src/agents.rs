@@ -319,7 +319,7 @@ pub fn api_key(args: &ModelArgs) -> Result<Option<Secret>, CliError> {
 }
 
 /// The proxy that the environment asks for. Servers on this machine are never behind one.
-fn proxy(endpoint: &str) -> Option<String> {
+pub fn proxy(endpoint: &str) -> Option<String> {
     let local = ["http://127.", "http://localhost", "http://[::1]"];
     if local.iter().any(|prefix| endpoint.starts_with(prefix)) {
         return None;
@@ -356,7 +356,7 @@ fn price(text: &str) -> Result<Price, CliError> {
 }
 
 /// `KEY=VALUE` flags; a value that is not JSON is taken as text.
-fn key_values(flags: &[String], name: &str) -> Result<BTreeMap<String, Value>, CliError> {
+pub fn key_values(flags: &[String], name: &str) -> Result<BTreeMap<String, Value>, CliError> {
     let mut values = BTreeMap::new();
     for flag in flags {
         let Some((key, value)) = flag.split_once('=').filter(|(key, _)| !key.is_empty()) else {

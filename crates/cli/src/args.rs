@@ -92,6 +92,9 @@ pub enum Verb {
     /// Fetch, look at, convert and merge models
     #[command(subcommand)]
     Model(crate::verbs::model::args::ModelVerb),
+    /// Plan a context window, and probe a server for it
+    #[command(subcommand)]
+    Context(crate::verbs::context::args::ContextVerb),
     /// Run one agent on a suite: a job of trials
     Run(RunArgs),
     /// Judge predictions that something else made

@@ -21,5 +21,7 @@ pub const FINDINGS: u8 = 7;
 pub const ALL_LOST: u8 = 8;
 /// A budget's hard stop ended the run; the job can be resumed with a larger one.
 pub const BUDGET: u8 = 9;
+/// Two sides that must agree do not: what trained and what serves rotate differently.
+pub const GATE_CLOSED: u8 = 10;
 /// Stopped by Ctrl-C or a termination signal; the job can be resumed.
 pub const INTERRUPTED: u8 = 130;

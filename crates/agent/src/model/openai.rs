@@ -94,6 +94,15 @@ impl OpenAiFactory {
         })
     }
 
+    /// A client that belongs to no trial.
+    pub fn client(&self) -> Box<dyn Model> {
+        Box::new(OpenAiModel {
+            shared: Arc::clone(&self.shared),
+            sampled: Vec::new(),
+            n_seen: 0,
+        })
+    }
+
     /// The settings in force.
     pub fn config(&self) -> &OpenAiConfig {
         &self.shared.config
@@ -110,11 +119,7 @@ impl ModelFactory for OpenAiFactory {
     }
 
     fn open(&self, _task: &PreparedTask, _seed: u64) -> Result<Box<dyn Model>, ModelError> {
-        Ok(Box::new(OpenAiModel {
-            shared: Arc::clone(&self.shared),
-            sampled: Vec::new(),
-            n_seen: 0,
-        }))
+        Ok(self.client())
     }
 }
 

@@ -16,6 +16,9 @@ use super::{
 /// A list of models beyond this is refused.
 const LONGEST_LIST: u64 = 8 * 1024 * 1024;
 
+/// So is an answer to the question for a release.
+const LONGEST_VERSION: u64 = 64 * 1024;
+
 /// A model that a server offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedModel {
@@ -87,6 +90,29 @@ pub fn list_models(
         .as_array()
         .ok_or_else(|| invalid("the answer holds no list of models".into()))?;
     Ok(list.iter().filter_map(read_model).collect())
+}
+
+/// The release that a server says it is, by `GET /version` beside its interface, as vLLM and Temper
+/// have it; `None` where it does not tell.
+pub fn server_version(
+    endpoint: &Endpoint,
+    key: Option<&Secret>,
+    timeout: Duration,
+) -> Option<String> {
+    let transport = Transport::new(
+        endpoint.root(),
+        key.cloned(),
+        timeout,
+        LONGEST_VERSION,
+        None,
+    );
+    let until = Instant::now() + timeout;
+    let answer = transport.get("version", timeout, &SystemClock).ok()?;
+    let bytes = answer.read_all(&transport, until).ok()?;
+    let value: Value = serde_json::from_slice(&bytes).ok()?;
+    let version = value.get("version")?.as_str()?;
+    let is_plain = |c: char| c.is_ascii_graphic();
+    (version.len() <= 100 && version.chars().all(is_plain)).then(|| version.to_owned())
 }
 
 /// The model of a server that offers exactly one.

@@ -130,6 +130,11 @@ impl Endpoint {
         &self.0
     }
 
+    /// The server without the `/v1` of its interface.
+    pub(crate) fn root(&self) -> Endpoint {
+        Endpoint(self.0.strip_suffix("/v1").unwrap_or(&self.0).to_owned())
+    }
+
     /// The address of something below it.
     pub(crate) fn join(&self, path: &str) -> String {
         format!("{}/{path}", self.0)

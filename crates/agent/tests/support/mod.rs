@@ -39,6 +39,10 @@ pub enum Answer {
     Slow(Vec<Vec<u8>>, Duration),
     /// These bytes, then a reset: the request's body is left unread.
     Reset(Vec<u8>),
+    /// Nothing, until the client goes away.
+    Hold,
+    /// What this makes of the request.
+    By(fn(&Seen) -> Answer),
 }
 
 /// A request as the server saw it.
@@ -169,8 +173,16 @@ fn serve(mut stream: TcpStream, seen: &Mutex<Vec<Seen>>, answers: &[Answer]) {
         request.body = vec![0; n_body];
         reader.read_exact(&mut request.body).unwrap();
     }
+    let answer = match answer {
+        Answer::By(make) => make(&request),
+        answer => answer,
+    };
     seen.lock().unwrap().push(request);
     match answer {
+        Answer::By(_) => unreachable!("an answer is made once"),
+        Answer::Hold => {
+            let _ = reader.read(&mut [0]);
+        }
         Answer::Raw(bytes) => {
             let _ = stream.write_all(&bytes);
             let _ = stream.shutdown(Shutdown::Write);

@@ -35,12 +35,18 @@ pub struct MemoryEstimate {
     pub n_concurrent: Option<u64>,
 }
 
-/// Estimates from a `config.json`; `None` when it lacks layers or heads.
+/// Estimates from a `config.json`; `None` when it lacks layers or heads, or keeps compressed keys
+/// and values (multi-head latent attention), whose size engines choose.
 ///
 /// One token takes `2 * layers * key-value heads * head size` elements. Sequences shorter than the
-/// window let more of them run at once.
+/// window let more of them run at once, and so do layers with a sliding window, which are counted
+/// whole here.
 pub fn estimate(config: &Value, request: &MemoryRequest) -> Option<MemoryEstimate> {
+    let config = super::language_model(config);
     let whole = |key: &str| config.get(key).and_then(Value::as_u64);
+    if whole("kv_lora_rank").is_some() {
+        return None;
+    }
     let heads = whole("num_attention_heads").filter(|heads| *heads > 0)?;
     let kv_heads = whole("num_key_value_heads").unwrap_or(heads);
     let head_dim = match whole("head_dim") {

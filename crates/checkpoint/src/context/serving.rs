@@ -65,21 +65,37 @@ impl fmt::Display for ServerCommand {
     }
 }
 
-/// The commands that start `model` for a plan: one for a known release, one for each shape of the
+/// What is served, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Serving<'a> {
+    /// Folder or name on a hub.
+    pub model: &'a str,
+    /// Commit.
+    pub revision: Option<&'a str>,
+    /// The release, where it is known.
+    pub version: Option<Version>,
+    /// The share of a GPU's memory that the server may take, where it is not left to its default.
+    pub utilisation: Option<f64>,
+    /// Whether keys and values are kept in 8 bits.
+    pub is_cache_8bit: bool,
+}
+
+/// The commands that start a model for a plan: one for a known release, one for each shape of the
 /// arguments when the release is unknown, none for what cannot be planned. Keys are never part of
 /// them: the server reads `VLLM_API_KEY`.
-pub fn server_command(
-    plan: &ContextPlan,
-    model: &str,
-    revision: Option<&str>,
-    version: Option<Version>,
-) -> Vec<ServerCommand> {
+pub fn server_command(plan: &ContextPlan, serving: &Serving<'_>) -> Vec<ServerCommand> {
     let base = || {
-        let mut words = vec!["vllm".to_owned(), "serve".into(), model.into()];
-        if let Some(revision) = revision {
+        let mut words = vec!["vllm".to_owned(), "serve".into(), serving.model.into()];
+        if let Some(revision) = serving.revision {
             words.extend(["--revision".into(), revision.to_owned()]);
         }
         words.extend(["--max-model-len".into(), plan.window.to_string()]);
+        if let Some(utilisation) = serving.utilisation {
+            words.extend(["--gpu-memory-utilization".into(), utilisation.to_string()]);
+        }
+        if serving.is_cache_8bit {
+            words.extend(["--kv-cache-dtype".into(), "fp8".into()]);
+        }
         words
     };
     let parameters = match &plan.decision {
@@ -113,7 +129,7 @@ pub fn server_command(
         let value = parameters.to_string();
         with("--rope-scaling", value, format!("before {OVERRIDES_SINCE}"))
     };
-    match version {
+    match serving.version {
         Some(version) if version >= OVERRIDES_SINCE => vec![new()],
         Some(_) => vec![old()],
         None => vec![new(), old()],

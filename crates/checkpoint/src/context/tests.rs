@@ -18,6 +18,18 @@ fn qwen3_8b(change: Value) -> Value {
     config
 }
 
+fn commands(plan: &ContextPlan, version: Option<&str>) -> Vec<ServerCommand> {
+    let version = version.map(|version| version.parse().unwrap());
+    server_command(
+        plan,
+        &Serving {
+            model: "m",
+            version,
+            ..Serving::default()
+        },
+    )
+}
+
 #[test]
 fn a_scaled_configuration_is_never_multiplied_again() {
     let yarn = |rope_type: &str, declared: u64| {
@@ -65,7 +77,14 @@ fn the_checkpoints_own_window_gets_no_scaling() {
     );
     assert_eq!(native.decision, Decision::Native);
     assert_eq!(native.decision.rope_parameters(), None);
-    let commands = server_command(&native, "m", Some("r"), None);
+    let commands = server_command(
+        &native,
+        &Serving {
+            model: "m",
+            revision: Some("r"),
+            ..Serving::default()
+        },
+    );
     assert_eq!(commands.len(), 1);
     assert_eq!(
         commands[0].to_string(),
@@ -93,18 +112,18 @@ fn a_longer_window_is_yarn_from_what_the_checkpoint_states() {
             replaces: false
         }
     );
-    let new = server_command(&plan_, "m", None, Some("0.11.1".parse().unwrap()));
+    let new = commands(&plan_, Some("0.11.1"));
     assert_eq!(
         new[0].to_string(),
         r#"vllm serve m --max-model-len 65536 --hf-overrides '{"rope_parameters":{"rope_type":"yarn","factor":2.0,"original_max_position_embeddings":32768,"rope_theta":1000000.0}}'"#
     );
-    let old = server_command(&plan_, "m", None, Some("0.11.0".parse().unwrap()));
+    let old = commands(&plan_, Some("0.11.0"));
     assert!(
         old[0]
             .to_string()
             .contains("--rope-scaling '{\"rope_type\"")
     );
-    assert_eq!(server_command(&plan_, "m", None, None).len(), 2);
+    assert_eq!(commands(&plan_, None).len(), 2);
     // Nothing is guessed.
     let mut without = config;
     without.as_object_mut().unwrap().remove("rope_theta");
@@ -113,7 +132,7 @@ fn a_longer_window_is_yarn_from_what_the_checkpoint_states() {
         Decision::Impossible { .. }
     ));
     let impossible = plan(&without, &PlanRequest { window: 65_536 });
-    assert_eq!(server_command(&impossible, "m", None, None), []);
+    assert_eq!(commands(&impossible, None), []);
     assert!(matches!(at_64k(json!({})), Decision::Impossible { .. }));
     assert!(matches!(
         at_64k(
@@ -139,7 +158,7 @@ fn identities_tell_a_wrong_original_length() {
         .iter()
         .map(|d| d.field)
         .collect();
-    assert_eq!(fields, ["original", "low", "high"]);
+    assert_eq!(fields, ["original_max_position_embeddings", "low", "high"]);
     assert_eq!(differences(&right, &right), []);
     // The words of transformers 5 mean the same.
     let mut new = qwen3_8b(json!({}));
@@ -182,4 +201,124 @@ fn versions_are_read_as_servers_write_them() {
     for text in ["", "1", "x.y.z", "latest"] {
         assert!(text.parse::<Version>().is_err(), "{text}");
     }
+}
+
+#[test]
+fn the_engines_reading_of_a_configuration_and_the_identity_are_one() {
+    let shape = json!({
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "intermediate_size": 64,
+        "vocab_size": 100,
+    });
+    let yarn = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768, "beta_fast": 0});
+    for change in [
+        json!({}),
+        json!({"rope_scaling": yarn}),
+        json!({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+        json!({"rope_scaling": {
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        }}),
+        // The older key wins, and the length beside the settings.
+        json!({"rope_scaling": yarn, "rope_parameters": {"rope_type": "default", "rope_theta": 5.0}}),
+        json!({"rope_scaling": yarn, "original_max_position_embeddings": 16384}),
+        json!({"rope_scaling": {}, "rope_parameters": {"rope_type": "default", "rope_theta": 5.5}}),
+    ] {
+        let mut config = qwen3_8b(change.clone());
+        for (key, value) in shape.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        let engine = crate::ModelConfig::from_json(config.to_string().as_bytes()).unwrap();
+        let identity = RopeIdentity::of(&engine.rope, engine.head_dim);
+        assert_eq!(rope_identity(&config), identity, "{change}");
+        let read: RopeIdentity =
+            serde_json::from_value(serde_json::to_value(&identity).unwrap()).unwrap();
+        assert_eq!(read, identity);
+    }
+}
+
+#[test]
+fn what_is_not_stated_is_not_filled_in() {
+    let mut config = qwen3_8b(json!({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}));
+    let identity = rope_identity(&config);
+    assert_eq!(
+        (identity.original_max_position_embeddings, identity.low),
+        (None, None)
+    );
+    config.as_object_mut().unwrap().remove("rope_theta");
+    config["rope_scaling"] = Value::Null;
+    assert_eq!(rope_identity(&config).rope_theta, None);
+    assert_eq!(
+        rope_identity(&config).to_string(),
+        "default, theta not stated"
+    );
+    // Types whose arithmetic is not known here are compared by what they state.
+    let long = |factor: f64| {
+        rope_identity(&qwen3_8b(
+            json!({"rope_scaling": {"type": "longrope", "long_factor": [factor], "short_factor": [1.0]}}),
+        ))
+    };
+    assert_eq!(differences(&long(1.5), &long(1.5)), []);
+    assert_eq!(differences(&long(1.5), &long(2.5))[0].field, "other");
+    let half = rope_identity(&qwen3_8b(json!({"partial_rotary_factor": 0.5})));
+    let fields: Vec<_> = differences(&half, &rope_identity(&qwen3_8b(json!({}))))
+        .into_iter()
+        .map(|difference| difference.field)
+        .collect();
+    assert_eq!(fields, ["attention_factor", "other"]);
+}
+
+#[test]
+fn a_server_with_the_plans_overrides_rotates_as_planned() {
+    let config = qwen3_8b(json!({"max_position_embeddings": 32768}));
+    let planned = plan(&config, &PlanRequest { window: 65_536 });
+    let served = rope_identity(&planned.decision.served_config(&config));
+    // Section 3.4's numbers for a factor of 2 at a head of 128 and a base of a million.
+    assert_eq!((served.low, served.high), (Some(23.0), Some(40.0)));
+    let trained_without = rope_identity(&config);
+    assert_eq!(differences(&trained_without, &served)[0].field, "rope_type");
+    // Single precision and double are one value.
+    let mut rounded = served.clone();
+    rounded.attention_factor = Some(1.069_314_718_055_994_5);
+    assert_eq!(differences(&rounded, &served), []);
+}
+
+#[test]
+fn identities_are_read_from_what_trainers_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, value: Value| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, value.to_string()).unwrap();
+        path
+    };
+    let expected = rope_identity(&qwen3_8b(json!({})));
+    for (name, value) in [
+        ("config.json", qwen3_8b(json!({}))),
+        ("identity.json", json!(expected)),
+        ("plan.json", json!({"window": 1, "rope_identity": expected})),
+    ] {
+        assert_eq!(
+            read_identity(&write(name, value)).unwrap(),
+            expected,
+            "{name}"
+        );
+    }
+    assert_eq!(read_identity(folder.path()).unwrap(), expected);
+    for value in [
+        json!({"learning_rate": 1.0}),
+        json!({"rope_type": "yarn", "facotr": 2.0}),
+    ] {
+        let error = read_identity(&write("bad.json", value)).unwrap_err();
+        assert!(error.hint().is_some(), "{error}");
+    }
+    assert!(read_identity(&write("list.json", json!([]))).is_err());
+    // Sizes without weights: the index, else the shapes.
+    assert_eq!(weight_bytes(folder.path(), &json!({})), None);
+    write(
+        "model.safetensors.index.json",
+        json!({"metadata": {"total_size": 77}, "weight_map": {}}),
+    );
+    assert_eq!(
+        weight_bytes(folder.path(), &json!({})),
+        Some((77, WeightSource::Index))
+    );
 }

@@ -82,6 +82,7 @@ impl Hub {
             token: None,
             proxy_from_environment: false,
             max_bytes: 1 << 20,
+            without_weights: false,
         }
     }
 
@@ -399,4 +400,27 @@ fn a_gated_model_needs_its_token() {
     let name: HubName = "org/absent".parse().unwrap();
     let error = fetch(&name, &options, |_| {}).unwrap_err();
     assert!(error.hint().unwrap().contains("check the name"), "{error}");
+}
+
+#[test]
+fn a_model_without_its_weights_is_no_whole_one() {
+    let hub = Hub::new(&[
+        ("config.json", b"{}"),
+        ("tokenizer.json", b"{}"),
+        ("model.safetensors", b"weights"),
+    ]);
+    let folder = tempfile::tempdir().unwrap();
+    let name: HubName = "org/name".parse().unwrap();
+    let options = HubOptions {
+        without_weights: true,
+        ..hub.options(folder.path())
+    };
+    let snapshot = fetch(&name, &options, |_| {}).unwrap();
+    assert!(snapshot.path.join("tokenizer.json").is_file());
+    assert!(!snapshot.path.join("model.safetensors").exists());
+    assert_eq!(find(&name, folder.path()), None);
+    // The whole one is taken where it is there.
+    let whole = fetch(&name, &hub.options(folder.path()), |_| {}).unwrap();
+    assert!(whole.path.join("model.safetensors").is_file());
+    assert_eq!(find(&name, folder.path()), Some(whole));
 }

@@ -3,6 +3,7 @@
 pub mod collect;
 mod compare;
 mod completions;
+pub mod context;
 pub mod data;
 mod doctor;
 mod evaluate;
@@ -30,6 +31,7 @@ pub fn run(args: Args) -> Result<u8, CliError> {
         Verb::Split(verb) => split::run(verb, &places),
         Verb::Data(verb) => data::run(verb, &places),
         Verb::Model(verb) => model::run(verb, &places),
+        Verb::Context(verb) => context::run(verb, &places),
         Verb::Run(args) => run::run(&args, &places),
         Verb::Grade(args) => grade::run(&args, &places),
         Verb::Evaluate(args) => evaluate::run(&args, &places),

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod collect;
+mod context;
 mod data;
 mod embedded;
 mod hostile;

@@ -53,7 +53,7 @@ fn a_model_is_shown_converted_and_shown_again() {
     ] {
         assert_eq!(before[key], after[key], "{key}");
     }
-    assert_eq!(after["rope"]["type"], "llama3");
+    assert_eq!(after["rope_identity"]["rope_type"], "llama3");
     assert_eq!(after["encodings"]["F32"], after["n_parameters"]);
     assert_eq!(after["files"][0]["sha256"].as_str().unwrap().len(), 64);
     // Nothing is written over what is there.

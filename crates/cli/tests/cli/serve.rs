@@ -11,15 +11,20 @@ use serde_json::{Value, json};
 use crate::{support::Workspace, tiny_model::write_model};
 
 /// A running server; ended with a termination signal.
-struct Server {
+pub struct Server {
     child: Child,
-    address: String,
+    pub address: String,
 }
 
 impl Server {
     fn start(workspace: &Workspace, more: &[&str]) -> Self {
+        write_model(&workspace.path("model"));
+        Server::of_written_model(workspace, more)
+    }
+
+    /// Serves the folder `model` of the workspace.
+    pub fn of_written_model(workspace: &Workspace, more: &[&str]) -> Self {
         let model = workspace.path("model");
-        write_model(&model);
         let mut arguments = vec!["serve", model.to_str().unwrap(), "--port", "0"];
         arguments.extend(["--device", "cpu", "--threads", "1", "--kv-cache-mib", "16"]);
         arguments.extend(more);

