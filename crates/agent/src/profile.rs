@@ -13,7 +13,8 @@ use temper_core::{Digest, trial::PatchSource, usage::MicroDollars};
 
 use crate::{
     context_guard::ContextGuard,
-    protocol::{Protocol, bash_block::NestedFences},
+    model::Tool,
+    protocol::{Protocol, bash_block::NestedFences, tool_call},
     template::Variables,
 };
 
@@ -143,6 +144,25 @@ pub struct Settings {
     pub nested_fences: NestedFences,
     /// Where the patch comes from.
     pub patch_source: PatchSource,
+}
+
+impl Settings {
+    /// The settings that a trial ran under, from the configuration in its trajectory's header.
+    ///
+    /// # Errors
+    /// What is missing in it, in words.
+    pub fn of_config(config: &Value) -> Result<Self, String> {
+        let settings = config.get("settings").ok_or("it names no settings")?;
+        Settings::deserialize(settings).map_err(|error| error.to_string())
+    }
+
+    /// The tools that the model is told of.
+    pub fn tools(&self) -> Vec<Tool> {
+        match self.protocol {
+            Protocol::BashBlock => Vec::new(),
+            Protocol::ToolCall => vec![tool_call::bash_tool()],
+        }
+    }
 }
 
 /// The texts.

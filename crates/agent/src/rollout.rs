@@ -25,7 +25,7 @@ use crate::{
     context_guard::PromptSize,
     model::{Model, ModelError, ModelErrorClass, ModelReply, ModelRequest, Tool},
     profile::{ResolvedProfile, Settings},
-    protocol::{Protocol, tool_call},
+    protocol::Protocol,
     repetition::Repetition,
     template::{self, TemplateError, Variables},
 };
@@ -110,10 +110,7 @@ pub fn task_variables(statement: &str, work_tree: &str) -> Variables {
 pub fn run(rollout: Rollout<'_>) -> End {
     let settings = rollout.profile.settings();
     let mut conversation = Conversation {
-        tools: match settings.protocol {
-            Protocol::BashBlock => Vec::new(),
-            Protocol::ToolCall => vec![tool_call::bash_tool()],
-        },
+        tools: settings.tools(),
         settings,
         messages: Vec::new(),
         size: PromptSize::default(),

@@ -158,6 +158,19 @@ impl Trajectory {
     }
 }
 
+impl Trajectory {
+    /// The records, in the order of the file.
+    pub fn into_records(self) -> Vec<Record> {
+        let prompts = self.prompts.into_iter();
+        let steps = self.steps.into_iter();
+        std::iter::once(Record::Header(self.header))
+            .chain(prompts.map(|message| Record::Prompt { message }))
+            .chain(steps.map(|step| Record::Step(Box::new(step))))
+            .chain(self.end.map(Record::End))
+            .collect()
+    }
+}
+
 /// Reads a trajectory. Everything but a torn last line has to be in order: the header first,
 /// prompts before steps, step numbers without gaps, token records of one length, nothing after the
 /// end.

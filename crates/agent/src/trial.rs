@@ -328,7 +328,7 @@ impl Attempt<'_> {
 
     fn start_sandbox(&self, prepared: &PreparedTask) -> Result<Box<dyn Sandbox>, Failure> {
         let label = format!("{}.{}", self.key.task_id, self.key.attempt);
-        self.context.start_sandbox(prepared, label)
+        self.context.place().start(prepared, label)
     }
 
     fn open_trajectory(
@@ -445,14 +445,37 @@ impl Attempt<'_> {
     }
 }
 
+/// Where the commands of trials run: a backend, and what every sandbox of it gets.
+#[derive(Clone)]
+pub struct SandboxPlace<'a> {
+    /// Where commands run.
+    pub backend: &'a dyn Backend,
+    /// Limits of every sandbox.
+    pub limits: Limits,
+    /// Protections of every sandbox.
+    pub demand: Demand,
+    /// What is seen of the network.
+    pub network: Network,
+}
+
 impl TrialContext<'_> {
+    pub(crate) fn place(&self) -> SandboxPlace<'_> {
+        SandboxPlace {
+            backend: self.backend,
+            limits: self.limits.clone(),
+            demand: self.demand.clone(),
+            network: self.network,
+        }
+    }
+}
+
+impl SandboxPlace<'_> {
     /// A fresh sandbox for an agent, set up as the task asks.
-    pub(crate) fn start_sandbox(
+    pub(crate) fn start(
         &self,
         prepared: &PreparedTask,
         label: String,
     ) -> Result<Box<dyn Sandbox>, Failure> {
-        let context = self;
         let spec = SandboxSpec {
             root: match &prepared.image {
                 Some(image) => Root::Image(image.clone()),
@@ -472,15 +495,12 @@ impl TrialContext<'_> {
                 .collect(),
             files: edit_tool::injected_files(),
             environment: environment(prepared),
-            limits: context.limits.clone(),
-            network: context.network,
-            demand: context.demand.clone(),
+            limits: self.limits.clone(),
+            network: self.network,
+            demand: self.demand.clone(),
             label,
         };
-        let mut sandbox = context
-            .backend
-            .start(&spec)
-            .map_err(|error| error.failure())?;
+        let mut sandbox = self.backend.start(&spec).map_err(|error| error.failure())?;
         if prepared.image.is_some() {
             // A login shell of an image may put its own Python first, so the tool also lies where
             // upstream puts it, kept out of the patch.

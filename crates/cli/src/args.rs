@@ -103,6 +103,9 @@ pub enum Verb {
     Evaluate(EvaluateArgs),
     /// Sample candidates for training tasks from a teacher, replay and judge them
     Collect(Box<crate::verbs::collect::CollectArgs>),
+    /// Make data sets of verified trials, look at them, convert them
+    #[command(subcommand)]
+    Dataset(crate::verbs::dataset::args::DatasetVerb),
     /// Compare finished jobs, paired by task
     Compare(CompareArgs),
     /// Write the report page of finished jobs

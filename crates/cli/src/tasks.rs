@@ -258,6 +258,12 @@ pub fn prepare(
     })
 }
 
+/// Lays the files of one task ready, or says why they are not.
+pub fn prepare_one(task: &Task, cache: &Cache, tools: &Tools) -> Result<PreparedTask, String> {
+    let prepared = prepare_task(task, cache, tools).map_err(|error| error.to_string())?;
+    usable(prepared.task).map_err(|(message, _)| message)
+}
+
 /// Takes in what only a Harbor task asks for. Variables of this machine do not reach a sandbox, so
 /// `${VAR}` means its default, and without one the task cannot be run.
 fn usable(mut prepared: PreparedTask) -> Result<PreparedTask, (String, Option<String>)> {

@@ -68,6 +68,20 @@ impl Trial {
     }
 }
 
+/// Whose candidates they are. Data keeps this: what is learned from each is another experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TeacherKind {
+    /// Another model.
+    Model,
+    /// The search-based repair agent.
+    Search,
+    /// Renders the known fix.
+    Demonstrator,
+    /// The policy that is to be trained: rejection sampling.
+    Policy,
+}
+
 /// Where a graded patch came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

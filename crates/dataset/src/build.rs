@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use temper_core::{Digest, digest::Hasher};
 
 use crate::{
+    budget::{self, Budget},
     episode::Episode,
     filter::{DropReason, Dropped, FilterConfig, Replay, contamination::HeldOut, filter},
     groups::{Group, NoMember, groups},
@@ -15,10 +16,13 @@ use crate::{
     sampled::{self, OnBreak},
 };
 
-/// What is built, and how.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// What is built, and how. As a file it is TOML; a part that is left out is not made, a number that
+/// is left out is the default.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct BuildConfig {
+    /// Does the actions of each kept trial again from a clean state.
+    pub replay: bool,
     /// Which trials are kept.
     pub filter: FilterConfig,
     /// What becomes of conversations whose tokens do not only grow.
@@ -29,6 +33,21 @@ pub struct BuildConfig {
     pub pairs: Option<PairConfig>,
     /// Makes groups for group-relative objectives.
     pub groups: bool,
+    /// How much the data set may hold at most.
+    pub budget: Option<Budget>,
+}
+
+impl BuildConfig {
+    /// What is built where nobody says otherwise, with its comments.
+    pub const DEFAULT_TEXT: &str = include_str!("default-build.toml");
+
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// Keys that are not known and values that are none, with their place.
+    pub fn from_toml(text: &str) -> Result<Self, toml::de::Error> {
+        toml::from_str(text)
+    }
 }
 
 /// What was built.
@@ -70,6 +89,10 @@ pub struct BuildReport {
     pub n_groups: usize,
     /// Groups whose rewards differ.
     pub n_groups_with_signal: usize,
+    /// Pairs whose trials go on from one state.
+    pub n_same_state_pairs: usize,
+    /// Tokens that are learned in both rows of all pairs.
+    pub n_learned_pair_tokens: usize,
     /// What was left out of the rows, by reason.
     pub n_dropped: BTreeMap<String, usize>,
     /// Each with its reason.
@@ -110,6 +133,8 @@ impl BuildError {
 
 /// What a build reads besides trials.
 pub struct Sources<'a> {
+    /// Trials that could not be read as training episodes, with the reasons.
+    pub refused: Vec<Dropped>,
     /// Spells conversations of trials whose server gave no ids; without it they are dropped.
     pub renderer: Option<&'a Renderer<'a>>,
     /// Tasks that nothing may be like.
@@ -132,13 +157,27 @@ pub fn build(
     if config.max_tokens == Some(0) || config.filter.max_per_task == Some(0) {
         return Err(BuildError::Ineffective("a limit of 0 keeps nothing"));
     }
+    if config.budget.is_some_and(|budget| budget.n == 0) {
+        return Err(BuildError::Ineffective("a budget of 0 keeps nothing"));
+    }
+    let replay = match (config.replay, replay) {
+        (true, None) => {
+            return Err(BuildError::Ineffective(
+                "trials are to be replayed, and there is nothing to replay them with",
+            ));
+        }
+        (true, replay) => replay,
+        (false, _) => None,
+    };
     let filtered = filter(episodes, &config.filter, sources.held_out, replay);
+    let n_trials = episodes.len() + sources.refused.len();
     let mut report = BuildReport {
-        n_trials: episodes.len(),
+        n_trials,
         n_kept_trials: filtered.kept.len(),
         dropped: filtered.dropped,
         ..BuildReport::default()
     };
+    report.dropped.extend(sources.refused);
     let mut maker = Maker {
         renderer: sources.renderer,
         config,
@@ -156,12 +195,18 @@ pub fn build(
         let (paired, unpaired) = pairs(&filtered.kept, episodes, config);
         for pair in paired {
             // A pair is of two rows; a trial that is split has no one row to compare.
-            let [chosen, rejected] = [pair.chosen, pair.rejected].map(|e| maker.only_row(e));
+            let n_shared = pair
+                .shared
+                .as_ref()
+                .map_or(0, |shared| shared.n_steps as usize);
+            let [chosen, rejected] =
+                [pair.chosen, pair.rejected].map(|episode| maker.only_row(episode, n_shared));
             match (chosen, rejected) {
                 (Ok(chosen), Ok(rejected)) => dataset.pairs.push(PairRow {
                     chosen,
                     rejected,
                     hardness: pair.hardness,
+                    shared: pair.shared,
                 }),
                 (Err(reason), _) | (_, Err(reason)) => maker.report.dropped.push(Dropped {
                     origin: pair.rejected.origin(),
@@ -176,12 +221,21 @@ pub fn build(
         dataset.groups = made;
         report.ungrouped = without;
     }
+    if let Some(limit) = config.budget {
+        let left_out = budget::limit(&mut dataset, limit, config.filter.seed);
+        report
+            .dropped
+            .extend(left_out.into_iter().map(|origin| Dropped {
+                origin,
+                reason: DropReason::OverBudget,
+            }));
+    }
     count(&mut report, &dataset);
     if dataset.rows.is_empty() && dataset.pairs.is_empty() && dataset.groups.is_empty() {
         let reasons = report.n_dropped.iter();
         let reasons: Vec<String> = reasons.map(|(kind, n)| format!("{n} {kind}")).collect();
         return Err(BuildError::NothingLeft {
-            n_trials: episodes.len(),
+            n_trials,
             reasons: reasons.join(", "),
         });
     }
@@ -199,6 +253,11 @@ fn count(report: &mut BuildReport, dataset: &Dataset) {
         .filter(|row| row.source() == TokenSource::Sampled);
     report.n_sampled_rows = sampled.count();
     report.n_pairs = dataset.pairs.len();
+    let pairs = || dataset.pairs.iter();
+    report.n_same_state_pairs = pairs().filter(|pair| pair.shared.is_some()).count();
+    report.n_learned_pair_tokens = pairs()
+        .map(|pair| pair.chosen.n_learned() + pair.rejected.n_learned())
+        .sum();
     report.n_groups = dataset.groups.len();
     report.n_groups_with_signal = dataset.groups.iter().filter(|g| g.has_signal()).count();
     report.dropped.sort_by(|a, b| a.origin.cmp(&b.origin));
@@ -217,7 +276,7 @@ struct Maker<'a> {
 impl Maker<'_> {
     /// The rows of a trial that are short enough; what is left out is in the report.
     fn rows(&mut self, episode: &Episode) -> Vec<TrainingRow> {
-        let made = match self.make(episode) {
+        let made = match self.make(episode, episode.n_shared()) {
             Ok(made) => made,
             Err(reason) => {
                 self.drop(episode, reason);
@@ -237,8 +296,8 @@ impl Maker<'_> {
     }
 
     /// The one row of a trial.
-    fn only_row(&self, episode: &Episode) -> Result<TrainingRow, DropReason> {
-        let mut rows = self.make(episode)?.rows;
+    fn only_row(&self, episode: &Episode, n_shared: usize) -> Result<TrainingRow, DropReason> {
+        let mut rows = self.make(episode, n_shared)?.rows;
         match (rows.pop(), rows.len()) {
             (Some(row), 0) => match self.too_long(&row) {
                 Some(reason) => Err(reason),
@@ -253,11 +312,12 @@ impl Maker<'_> {
         }
     }
 
-    fn make(&self, episode: &Episode) -> Result<Made, DropReason> {
+    /// Rows in which nothing is learned of the first `n_shared` steps.
+    fn make(&self, episode: &Episode, n_shared: usize) -> Result<Made, DropReason> {
         let no_rows = |detail: String| DropReason::NoRows { detail };
         let any_ids = episode.steps().iter().any(|step| step.tokens.is_some());
         if any_ids {
-            let rows = sampled::rows(episode, self.config.on_break)
+            let rows = sampled::rows_after(episode, n_shared, self.config.on_break)
                 .map_err(|error| no_rows(error.to_string()))?;
             return Ok(Made {
                 split: rows.len() > 1,
@@ -269,7 +329,7 @@ impl Maker<'_> {
             no_rows("it has text without ids, and no chat template was given".to_owned())
         })?;
         let rendered = renderer
-            .rows(episode, self.config.on_break)
+            .rows_after(episode, n_shared, self.config.on_break)
             .map_err(|error| no_rows(error.to_string()))?;
         Ok(Made {
             split: rendered.split.is_some(),

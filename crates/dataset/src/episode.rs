@@ -1,10 +1,11 @@
 //! A finished trial with its trajectory: what training rows are made of.
 
 use temper_core::{
-    Message, Trial,
+    Digest, Message, Trial,
     message::Tool,
     task::TrainingTask,
-    trajectory::{Record, Step, StepOutcome},
+    trajectory::{Branch, Record, Step, StepOutcome},
+    trial::TeacherKind,
 };
 
 use crate::row::RowOrigin;
@@ -17,6 +18,9 @@ pub struct Episode {
     tools: Vec<Tool>,
     prompt: Vec<Message>,
     steps: Vec<Step>,
+    policy: Digest,
+    branch: Option<Branch>,
+    teacher: Option<TeacherKind>,
 }
 
 /// Why records are not those of a trial.
@@ -67,6 +71,7 @@ impl Episode {
         let mut prompt = Vec::new();
         let mut steps: Vec<Step> = Vec::new();
         let mut ended = false;
+        let mut read = None;
         for record in records {
             match record {
                 Record::Header(header) => {
@@ -77,6 +82,7 @@ impl Episode {
                     if !same {
                         return Err(wrong("its header names another trial".to_owned()));
                     }
+                    read = Some(header);
                 }
                 Record::Prompt { message } => prompt.push(message),
                 Record::Step(step) => {
@@ -91,13 +97,34 @@ impl Episode {
         if !ended {
             return Err(wrong("it has no end".to_owned()));
         }
+        let Some(header) = read else {
+            return Err(wrong("it has no header".to_owned()));
+        };
+        if let Some(branch) = &header.branch
+            && branch.n_steps as usize >= steps.len()
+        {
+            return Err(wrong(format!(
+                "it shares {} steps and has {}",
+                branch.n_steps,
+                steps.len()
+            )));
+        }
         Ok(Episode {
             task,
             trial,
             tools,
             prompt,
             steps,
+            policy: Digest::of_value(&(&header.agent, &header.model, &header.profile_digest)),
+            branch: header.branch,
+            teacher: None,
         })
+    }
+
+    /// The same, collected from a teacher.
+    pub fn of_teacher(mut self, teacher: TeacherKind) -> Self {
+        self.teacher = Some(teacher);
+        self
     }
 
     /// The task.
@@ -125,6 +152,36 @@ impl Episode {
         &self.steps
     }
 
+    /// The digest of what was sampled from: agent, model and profile.
+    pub fn policy(&self) -> &Digest {
+        &self.policy
+    }
+
+    /// Where it parts from the trial that it goes on from, if it does.
+    pub fn branch(&self) -> Option<&Branch> {
+        self.branch.as_ref()
+    }
+
+    /// Steps at the beginning that another trial took. They are that one's to teach.
+    pub fn n_shared(&self) -> usize {
+        self.branch
+            .as_ref()
+            .map_or(0, |branch| branch.n_steps as usize)
+    }
+
+    /// Whether it begins with the steps that a continuation shares: it goes on from the same state,
+    /// or is the trial that the state is of.
+    pub fn begins_with(&self, branch: &Branch) -> bool {
+        if self.n_shared() == branch.n_steps as usize {
+            return self
+                .branch
+                .as_ref()
+                .is_some_and(|own| own.prefix == branch.prefix);
+        }
+        let steps = self.steps.get(..branch.n_steps as usize);
+        steps.is_some_and(|steps| Digest::of_value(&(&self.prompt, steps)) == branch.prefix)
+    }
+
     /// The whole conversation up to the last reply; what came after it was not answered.
     pub fn messages(&self) -> Vec<Message> {
         let mut messages = self.prompt.clone();
@@ -145,6 +202,7 @@ impl Episode {
             agent: self.trial.agent.clone(),
             attempt: self.trial.attempt,
             seed: self.trial.seed,
+            teacher: self.teacher,
         }
     }
 }

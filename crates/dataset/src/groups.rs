@@ -1,4 +1,8 @@
-//! Groups for group-relative objectives: the trials of one task under one policy.
+//! Groups for group-relative objectives: the trials of one task under one policy, from the task's
+//! start or from one state within a trial.
+//!
+//! The trial that a state is of is no member of the state's group: the state was chosen because
+//! that trial failed, so its reward is no draw.
 //!
 //! A member whose verdict was lost has no reward, which is not a reward of 0; one whose ids were
 //! not recorded when they were sampled is refused.
@@ -23,6 +27,10 @@ pub struct Group {
     pub task_id: TaskId,
     /// The digest of what was sampled from: agent, model and profile.
     pub policy: Digest,
+    /// The digest of the prompts and steps that all of them begin with and that none of them
+    /// learns; absent where they begin at the task's start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<Digest>,
     /// The trials, in the order of their origins.
     pub members: Vec<Member>,
 }
@@ -66,14 +74,15 @@ impl Group {
     }
 }
 
-/// Groups by task and policy, and the trials that are in none. `policy_of` names what a trial was
+/// Groups by task, policy and shared beginning, and the trials that are in none. `policy_of` names what a trial was
 /// sampled from; trials of different names are never in one group.
 pub fn groups(
     episodes: &[Episode],
     policy_of: &dyn Fn(&Episode) -> Digest,
     on_break: OnBreak,
 ) -> (Vec<Group>, Vec<(RowOrigin, NoMember)>) {
-    let mut members: BTreeMap<(TaskId, AgentName, Digest), Vec<Member>> = BTreeMap::new();
+    let mut members: BTreeMap<(TaskId, AgentName, Digest, Option<Digest>), Vec<Member>> =
+        BTreeMap::new();
     let mut without = Vec::new();
     for episode in episodes {
         match member(episode, on_break) {
@@ -82,6 +91,7 @@ pub fn groups(
                     episode.task().id.clone(),
                     episode.trial().agent.clone(),
                     policy_of(episode),
+                    episode.branch().map(|branch| branch.prefix.clone()),
                 );
                 members.entry(key).or_default().push(member);
             }
@@ -92,7 +102,7 @@ pub fn groups(
         }
     }
     let mut groups = Vec::new();
-    for ((task_id, _, policy), mut members) in members {
+    for ((task_id, _, policy, prefix), mut members) in members {
         members.sort_by(|a, b| a.origin.cmp(&b.origin));
         if members.len() < 2 {
             without.extend(members.into_iter().map(|m| (m.origin, NoMember::Alone)));
@@ -101,6 +111,7 @@ pub fn groups(
         groups.push(Group {
             task_id,
             policy,
+            prefix,
             members,
         });
     }

@@ -2,12 +2,15 @@
 //!
 //! Both were judged by executed tests. A failed trial that came close teaches more than one that
 //! did nothing, so pairs say how close it came, and the closest come first.
+//!
+//! Two trials that go on from one state share a beginning. It is in both rows and learned in
+//! neither, so the pair compares what was done from there.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use temper_core::{
-    Patch, TaskId,
+    Digest, Patch, TaskId,
     verdict::{LayerName, LayerOutcome},
 };
 
@@ -30,6 +33,19 @@ pub struct PairRow {
     pub rejected: TrainingRow,
     /// How close the worse one came.
     pub hardness: Hardness,
+    /// What both begin with, where they go on from one state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<SharedPrefix>,
+}
+
+/// The beginning that two trials have in common.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SharedPrefix {
+    /// Digest of the prompts and steps.
+    pub prefix: Digest,
+    /// How many steps.
+    pub n_steps: u32,
 }
 
 /// How close a failed trial came to the solved one it is paired with.
@@ -49,9 +65,22 @@ impl Hardness {
     }
 }
 
+/// Where the trials of a pair part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Parting {
+    /// In one state where there is such a pair, else at the task's start.
+    #[default]
+    Any,
+    /// In one state within a trial.
+    SameState,
+    /// At the task's start.
+    Start,
+}
+
 /// Which pairs are made.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct PairConfig {
     /// Pairs of one task.
     pub max_per_task: usize,
@@ -59,6 +88,8 @@ pub struct PairConfig {
     pub hard_only: bool,
     /// A patch this near to the solved one is a hard negative.
     pub hard_distance: f64,
+    /// Where the two part.
+    pub parting: Parting,
 }
 
 impl Default for PairConfig {
@@ -67,12 +98,13 @@ impl Default for PairConfig {
             max_per_task: 4,
             hard_only: false,
             hard_distance: 0.5,
+            parting: Parting::Any,
         }
     }
 }
 
 /// A pair of trials.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Pair<'a> {
     /// The solved one.
     pub chosen: &'a Episode,
@@ -80,6 +112,8 @@ pub struct Pair<'a> {
     pub rejected: &'a Episode,
     /// How close it came.
     pub hardness: Hardness,
+    /// What both begin with, where they go on from one state.
+    pub shared: Option<SharedPrefix>,
 }
 
 /// Why a failed trial is in no pair.
@@ -97,6 +131,8 @@ pub enum Unpaired {
     },
     /// It opens with other messages than every solved one.
     OtherPrompt,
+    /// No solved one goes on from a state of it, or parts from it where pairs are to part.
+    OtherState,
     /// It is not a hard negative, and only those are wanted.
     NotHard,
     /// The task has as many pairs as are made.
@@ -151,48 +187,65 @@ pub fn pairs<'a>(
     (pairs, unpaired)
 }
 
-/// Each failed trial with the solved one whose patch is nearest, hardest first.
+/// Each failed trial with a solved one: one that shares most with it, of these the one whose patch
+/// is nearest. Hardest first.
 fn candidates<'a>(
     solved: &[&'a Episode],
     failed: &[&'a Episode],
     config: &PairConfig,
 ) -> (Vec<Pair<'a>>, Vec<(RowOrigin, Unpaired)>) {
-    let mut seen = BTreeMap::new();
+    let mut seen: BTreeMap<(Digest, Option<SharedPrefix>), RowOrigin> = BTreeMap::new();
     let mut left_out = Vec::new();
     let mut pairs: Vec<Pair<'a>> = Vec::new();
     for episode in failed {
-        let digest = normalised_digest(patch_of(episode));
-        if let Some(kept) = seen.get(&digest) {
-            let kept: &RowOrigin = kept;
-            left_out.push((episode.origin(), Unpaired::SamePatch { kept: kept.clone() }));
+        let mut leave = |reason| left_out.push((episode.origin(), reason));
+        let mut same_prompt = solved
+            .iter()
+            .filter(|other| other.prompt() == episode.prompt())
+            .peekable();
+        if same_prompt.peek().is_none() {
+            leave(Unpaired::OtherPrompt);
             continue;
         }
         let own = ChangedLines::of(patch_of(episode));
-        let nearest = solved
-            .iter()
-            .filter(|other| other.prompt() == episode.prompt())
-            .map(|other| (own.distance(&ChangedLines::of(patch_of(other))), *other))
+        let chosen = same_prompt
+            .filter_map(|other| Some((parting(other, episode, config.parting)?, *other)))
+            .map(|(shared, other)| {
+                let distance = own.distance(&ChangedLines::of(patch_of(other)));
+                (shared, distance, other)
+            })
             .min_by(|a, b| {
-                let by_distance = a.0.total_cmp(&b.0);
-                by_distance.then_with(|| a.1.origin().cmp(&b.1.origin()))
+                let n_shared = |shared: &Option<SharedPrefix>| {
+                    shared.as_ref().map_or(0, |shared| shared.n_steps)
+                };
+                let most_first = n_shared(&b.0).cmp(&n_shared(&a.0));
+                most_first
+                    .then_with(|| a.1.total_cmp(&b.1))
+                    .then_with(|| a.2.origin().cmp(&b.2.origin()))
             });
-        let Some((patch_distance, chosen)) = nearest else {
-            left_out.push((episode.origin(), Unpaired::OtherPrompt));
+        let Some((shared, patch_distance, chosen)) = chosen else {
+            leave(Unpaired::OtherState);
             continue;
         };
+        let key = (normalised_digest(patch_of(episode)), shared.clone());
+        if let Some(kept) = seen.get(&key) {
+            leave(Unpaired::SamePatch { kept: kept.clone() });
+            continue;
+        }
         let hardness = Hardness {
             passes_public: passes_public(episode),
             patch_distance,
         };
         if config.hard_only && !hardness.is_hard(config.hard_distance) {
-            left_out.push((episode.origin(), Unpaired::NotHard));
+            leave(Unpaired::NotHard);
             continue;
         }
-        seen.insert(digest, episode.origin());
+        seen.insert(key, episode.origin());
         pairs.push(Pair {
             chosen,
             rejected: episode,
             hardness,
+            shared,
         });
     }
     pairs.sort_by(|a, b| {
@@ -204,6 +257,25 @@ fn candidates<'a>(
         public.then(distance)
     });
     (pairs, left_out)
+}
+
+/// What a pair of two would share; `None` where they may not be paired. A continuation is compared
+/// only with what goes on from its state: the steps before are not its own.
+fn parting(solved: &Episode, failed: &Episode, wanted: Parting) -> Option<Option<SharedPrefix>> {
+    let begins = |episode: &Episode, other: &Episode| {
+        let branch = episode.branch()?;
+        other.begins_with(branch).then(|| SharedPrefix {
+            prefix: branch.prefix.clone(),
+            n_steps: branch.n_steps,
+        })
+    };
+    let shared = begins(solved, failed).or_else(|| begins(failed, solved));
+    let from_start = solved.branch().is_none() && failed.branch().is_none();
+    match (shared, wanted) {
+        (Some(shared), Parting::Any | Parting::SameState) => Some(Some(shared)),
+        (None, Parting::Any | Parting::Start) if from_start => Some(None),
+        _ => None,
+    }
 }
 
 fn patch_of(episode: &Episode) -> &Patch {

@@ -13,7 +13,7 @@ use temper_checkpoint::{
     },
     tokenizer::Tokenizer,
 };
-use temper_core::{Message, Role};
+use temper_core::{Digest, Message, Role, digest::Hasher};
 
 use crate::{
     episode::{Episode, is_faulty},
@@ -34,6 +34,17 @@ pub struct Renderer<'a> {
     pub extra: Option<&'a Map<String, Value>>,
     /// The date that the template tells.
     pub now: Option<CivilTime>,
+}
+
+/// The digest of what a tokenizer does with ids: the bytes of each, and whether it is a control
+/// token. A folder and a GGUF file of one tokenizer have the same.
+pub fn tokenizer_digest(tokenizer: &Tokenizer) -> Digest {
+    let mut hasher = Hasher::default();
+    for id in 0..tokenizer.n_tokens() as u32 {
+        hasher.field(tokenizer.token_bytes(id).unwrap_or_default());
+        hasher.field(&[u8::from(tokenizer.is_control(id))]);
+    }
+    hasher.finish()
 }
 
 /// Why a conversation gives no rows.
@@ -91,19 +102,33 @@ impl Renderer<'_> {
     /// What the template refuses; a break, if that is refused; a rendering in which nothing is
     /// trainable, with the template's name.
     pub fn rows(&self, episode: &Episode, on_break: OnBreak) -> Result<Rendered, RenderError> {
+        self.rows_after(episode, episode.n_shared(), on_break)
+    }
+
+    /// As [`Renderer::rows`], with nothing learned of the first `n_shared` steps.
+    pub(crate) fn rows_after(
+        &self,
+        episode: &Episode,
+        n_shared: usize,
+        on_break: OnBreak,
+    ) -> Result<Rendered, RenderError> {
         let messages = episode.messages();
         let tools: Vec<Value> = episode.tools().iter().map(tool_value).collect();
-        let mut faulty = vec![false; messages.len()];
+        let mut masked = vec![None; messages.len()];
         let mut steps = episode.steps().iter();
         for (index, message) in messages.iter().enumerate().skip(episode.prompt().len()) {
             if message.role == Role::Assistant {
-                faulty[index] = steps.next().is_some_and(is_faulty);
+                masked[index] = match steps.next() {
+                    Some(step) if step.number as usize <= n_shared => Some(SpanKind::SharedReply),
+                    Some(step) if is_faulty(step) => Some(SpanKind::FaultyReply),
+                    _ => None,
+                };
             }
         }
         let values: Vec<Value> = messages.iter().map(message_value).collect();
         let kinds = Kinds {
             messages: &messages,
-            faulty: &faulty,
+            masked: &masked,
             first_reply: episode.prompt().len(),
         };
         let whole = self.conversation(&values, &tools);
@@ -135,7 +160,7 @@ impl Renderer<'_> {
         let mut rows = Vec::new();
         let mut defused = false;
         for (index, message) in messages.iter().enumerate().skip(kinds.first_reply) {
-            if message.role != Role::Assistant || faulty[index] {
+            if message.role != Role::Assistant || masked[index].is_some() {
                 continue;
             }
             let rendered = self.render(&self.conversation(&values[..=index], &tools))?;
@@ -201,7 +226,8 @@ impl Renderer<'_> {
 /// What the messages of a conversation are.
 struct Kinds<'a> {
     messages: &'a [Message],
-    faulty: &'a [bool],
+    /// Replies that are not learned, by what they are.
+    masked: &'a [Option<SpanKind>],
     /// Messages before it are the prompt, whoever speaks in them.
     first_reply: usize,
 }
@@ -211,10 +237,8 @@ impl Kinds<'_> {
     fn reply(&self, index: usize, only: Option<usize>) -> SpanKind {
         if index < self.first_reply || only.is_some_and(|only| only != index) {
             SpanKind::EarlierReply
-        } else if self.faulty[index] {
-            SpanKind::FaultyReply
         } else {
-            SpanKind::Reply
+            self.masked[index].unwrap_or(SpanKind::Reply)
         }
     }
 

@@ -4,7 +4,7 @@
 //! disagree, and every token that is not learned has its reason.
 
 use serde::{Deserialize, Serialize};
-use temper_core::{AgentName, Role, SourceGroup, TaskId};
+use temper_core::{AgentName, Role, SourceGroup, TaskId, trial::TeacherKind};
 
 /// Ids to train on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,6 +31,9 @@ pub struct RowOrigin {
     pub attempt: u32,
     /// The trial's seed.
     pub seed: u64,
+    /// As what it was collected; absent for a trial of a job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher: Option<TeacherKind>,
 }
 
 /// Where the ids come from.
@@ -66,6 +69,8 @@ pub enum SpanKind {
     FaultyReply,
     /// A reply of the assistant that another row teaches.
     EarlierReply,
+    /// A reply that another trial gave, which this one goes on from.
+    SharedReply,
     /// A reply whose sampling excluded it.
     ExcludedReply,
     /// Text of a message of this role.
@@ -92,6 +97,7 @@ impl SpanKind {
             SpanKind::Reply => "the assistant's own tokens",
             SpanKind::FaultyReply => "masked: a reply without a usable action",
             SpanKind::EarlierReply => "masked: an earlier reply, learned in a row of its own",
+            SpanKind::SharedReply => "masked: a reply of the trial that this one goes on from",
             SpanKind::ExcludedReply => "masked: excluded when it was sampled",
             SpanKind::System => "masked: the system's text",
             SpanKind::User => "masked: the task or an observation",
@@ -357,6 +363,7 @@ mod tests {
             agent: AgentName::new("a").unwrap(),
             attempt: 0,
             seed: 1,
+            teacher: None,
         }
     }
 

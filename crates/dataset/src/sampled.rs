@@ -83,12 +83,22 @@ pub fn has_ids(episode: &Episode) -> bool {
     !episode.steps().is_empty() && episode.steps().iter().all(|step| step.tokens.is_some())
 }
 
-/// The rows of a trial whose ids were recorded.
+/// The rows of a trial whose ids were recorded. What it shares with the trial that it goes on from
+/// is not learned.
 ///
 /// # Errors
 /// When ids are missing or lists disagree, when a prompt breaks and that is refused, and when a row
 /// would teach nothing.
 pub fn rows(episode: &Episode, on_break: OnBreak) -> Result<Vec<TrainingRow>, SampledError> {
+    rows_after(episode, episode.n_shared(), on_break)
+}
+
+/// As [`rows`], with nothing learned of the first `n_shared` steps.
+pub(crate) fn rows_after(
+    episode: &Episode,
+    n_shared: usize,
+    on_break: OnBreak,
+) -> Result<Vec<TrainingRow>, SampledError> {
     let mut rows = Vec::new();
     let mut current = Growing::default();
     for step in episode.steps() {
@@ -104,7 +114,8 @@ pub fn rows(episode: &Episode, on_break: OnBreak) -> Result<Vec<TrainingRow>, Sa
             rows.extend(std::mem::take(&mut current).finish(episode)?);
         }
         current.extend_prompt(&prompt[current.ids.len()..]);
-        current.extend_reply(step, record);
+        let shared = step.number as usize <= n_shared;
+        current.extend_reply(step, record, shared);
     }
     rows.extend(current.finish(episode)?);
     if rows.is_empty() {
@@ -162,17 +173,18 @@ impl Growing {
         self.span(SpanKind::Prompt);
     }
 
-    fn extend_reply(&mut self, step: &Step, record: &TokenRecord) {
+    fn extend_reply(&mut self, step: &Step, record: &TokenRecord, shared: bool) {
         let faulty = is_faulty(step);
         for (at, id) in record.completion_ids.iter().enumerate() {
             let kept = record.loss_mask.as_ref().is_none_or(|mask| mask[at]);
             let logprob = record.logprobs.as_ref().map(|logprobs| logprobs[at]);
             self.ids.push(*id);
             self.logprobs.push(logprob);
-            let kind = match (faulty, kept) {
-                (true, _) => SpanKind::FaultyReply,
-                (false, false) => SpanKind::ExcludedReply,
-                (false, true) => SpanKind::Reply,
+            let kind = match (shared, faulty, kept) {
+                (true, ..) => SpanKind::SharedReply,
+                (false, true, _) => SpanKind::FaultyReply,
+                (false, false, false) => SpanKind::ExcludedReply,
+                (false, false, true) => SpanKind::Reply,
             };
             if kind.is_learned() {
                 self.learns = true;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 use temper_core::{
     Digest,
     digest::Hasher,
@@ -61,18 +62,22 @@ struct StoredReport {
 }
 
 /// The manifest of a data set: inputs by digest (`trials`, `held-out`, `chat-template`,
-/// `tokenizer`, …), configuration and code version.
+/// `tokenizer`, …), configuration and code version. `model` says which checkpoint the rows are
+/// spelled for.
 pub fn manifest(
     inputs: BTreeMap<String, Digest>,
     config: &BuildConfig,
+    model: Value,
     producer: Producer,
 ) -> Manifest {
+    let mut resolved = serde_json::to_value(config).expect("plain data serializes to JSON");
+    resolved["model"] = model;
     Manifest {
         format: Manifest::FORMAT,
         kind: KIND.to_owned(),
         producer,
         inputs,
-        config: serde_json::to_value(config).expect("plain data serializes to JSON"),
+        config: resolved,
         seed: config.filter.seed,
     }
 }

@@ -21,10 +21,11 @@ use temper_core::{
     verdict::{Layer, LayerName, LayerOutcome, Resolution, Tampering},
 };
 use temper_dataset::{
+    budget::{Budget, BudgetUnit, held},
     build::{BuildConfig, BuildError, Dataset, Sources, build, episodes_digest},
     episode::{Episode, EpisodeError},
     filter::{DropReason, FilterConfig, Replay, contamination::HeldOut},
-    pairs::{PairConfig, Unpaired},
+    pairs::{PairConfig, Parting, Unpaired},
     render::{RenderError, Renderer},
     row::{NoPolicyGradient, SpanKind, TokenSource},
     sampled::{FaultyReplies, OnBreak, SampledError, rows as sampled_rows},
@@ -41,8 +42,7 @@ fn config() -> BuildConfig {
         },
         on_break: OnBreak::Split,
         max_tokens: None,
-        pairs: None,
-        groups: false,
+        ..BuildConfig::default()
     }
 }
 
@@ -88,6 +88,7 @@ fn run_with(
         episodes,
         config,
         Sources {
+            refused: Vec::new(),
             renderer: Some(&renderer),
             held_out,
             policy_of: &|_| Digest::of(b"policy"),
@@ -296,7 +297,16 @@ fn a_patch_must_be_reproduced() {
     let episodes: Vec<Episode> = (0..3)
         .map(|n| made(&task, n, Resolution::Resolved, &format!("return {n}")).episode())
         .collect();
-    let dataset = run_with(&episodes, &config(), &HeldOut::new([]), Some(&mut Replayed)).unwrap();
+    let config = BuildConfig {
+        replay: true,
+        ..config()
+    };
+    let dataset = run_with(&episodes, &config, &HeldOut::new([]), Some(&mut Replayed)).unwrap();
+    // What is asked for must be possible.
+    assert!(matches!(
+        run(&episodes, &config),
+        Err(BuildError::Ineffective(_))
+    ));
     assert_eq!(
         dropped(&dataset),
         BTreeMap::from([(1, "patch-not-reproduced"), (2, "patch-not-reproduced")])
@@ -729,6 +739,7 @@ fn groups_hold_rewards_and_what_was_lost_has_none() {
     let spelling = spelling("smollm2.jinja");
     let renderer = spelling.renderer();
     let sources = Sources {
+        refused: Vec::new(),
         renderer: Some(&renderer),
         held_out: &HeldOut::new([]),
         policy_of: &|episode| Digest::of(&episode.trial().attempt.to_le_bytes()),
@@ -762,7 +773,7 @@ fn a_data_set_is_read_as_it_was_written() {
         version: "0".to_owned(),
     };
     let inputs = BTreeMap::from([("trials".to_owned(), episodes_digest(&episodes))]);
-    let manifest = store::manifest(inputs, &config, producer);
+    let manifest = store::manifest(inputs, &config, Value::Null, producer);
     store::write(&directory, &dataset, &manifest).unwrap();
     assert_eq!(
         store::read(&directory).unwrap(),
@@ -833,4 +844,171 @@ fn layers(made: &mut Made, public: LayerOutcome, hidden: LayerOutcome) {
             wall_seconds: 0.0,
         })
         .collect();
+}
+
+/// A trial of three steps with sampled ids; `own` are those of the second reply.
+fn sampled_trial(task: &Task, attempt: u32, resolution: Resolution, own: &[u32]) -> Made {
+    let mut trial = made(task, attempt, resolution, &format!("return {attempt}"));
+    let mut last = trial.steps.pop().unwrap();
+    trial
+        .steps
+        .push(support::step(2, "```bash\ncat a.py\n```", "x"));
+    last.number = 3;
+    trial.steps.push(last);
+    let second: Vec<u32> = [1, 2, 3, 4, 5].to_vec();
+    let third: Vec<u32> = [&second[..], own, &[6]].concat();
+    trial.steps[0].tokens = tokens(&[1, 2], &[3, 4], Some(&[-0.1, -0.2]));
+    trial.steps[1].tokens = tokens(&second, own, Some(&vec![-0.5; own.len()]));
+    trial.steps[2].tokens = tokens(&third, &[9], Some(&[-0.1]));
+    trial
+}
+
+#[test]
+fn continuations_of_one_state_are_compared_from_there() {
+    let task = train("a");
+    // The failed trial that the state is of; its first reply has no usable action.
+    let mut failed = sampled_trial(&task, 0, Resolution::Unresolved, &[7]);
+    failed.steps[0].outcome = StepOutcome::FormatError;
+    let continuation = |attempt: u32, resolution: Resolution, own: &[u32]| {
+        let mut trial = sampled_trial(&task, attempt, resolution, own);
+        trial.steps[0] = failed.steps[0].clone();
+        trial.branches_after(1);
+        trial
+    };
+    let solved = continuation(1, Resolution::Resolved, &[8, 8]);
+    let lost = continuation(2, Resolution::Unresolved, &[10]);
+    // From the task's start, and from another state.
+    let whole = sampled_trial(&task, 3, Resolution::Resolved, &[11]);
+    let mut elsewhere = sampled_trial(&task, 4, Resolution::Unresolved, &[12]);
+    elsewhere.branches_after(2);
+    let made = [failed, solved, lost, whole, elsewhere];
+    let episodes: Vec<Episode> = made.into_iter().map(Made::episode).collect();
+    let mut config = BuildConfig {
+        pairs: Some(PairConfig::default()),
+        groups: true,
+        ..config()
+    };
+    let dataset = run(&episodes, &config).unwrap();
+
+    // The fault in the shared step is the other trial's: the continuation teaches its own steps.
+    let row = dataset.rows.iter().find(|row| row.origin().attempt == 1);
+    let row = row.unwrap();
+    let kinds: Vec<SpanKind> = row.spans().iter().map(|span| span.kind).collect();
+    assert_eq!(
+        kinds,
+        [
+            SpanKind::Prompt,
+            SpanKind::SharedReply,
+            SpanKind::Prompt,
+            SpanKind::Reply,
+            SpanKind::Prompt,
+            SpanKind::Reply
+        ]
+    );
+    assert_eq!(row.n_learned(), 3);
+
+    let attempts = |dataset: &Dataset| -> Vec<(u32, u32, Option<u32>)> {
+        let pairs = dataset.pairs.iter();
+        let mut pairs: Vec<_> = pairs
+            .map(|pair| {
+                (
+                    pair.chosen.origin().attempt,
+                    pair.rejected.origin().attempt,
+                    pair.shared.as_ref().map(|shared| shared.n_steps),
+                )
+            })
+            .collect();
+        pairs.sort_unstable();
+        pairs
+    };
+    assert_eq!(attempts(&dataset), [(1, 0, Some(1)), (1, 2, Some(1))]);
+    assert_eq!(dataset.report.n_same_state_pairs, 2);
+    for pair in &dataset.pairs {
+        // In the trial that the state is of, the shared step is masked too.
+        for row in [&pair.chosen, &pair.rejected] {
+            assert!(!row.loss_mask()[..5].contains(&true));
+            assert_eq!(row.ids()[..5], [1, 2, 3, 4, 5]);
+        }
+    }
+    let unpaired = dataset.report.unpaired.iter();
+    let unpaired: Vec<_> = unpaired
+        .map(|(origin, why)| (origin.attempt, why))
+        .collect();
+    assert_eq!(unpaired, [(4, &Unpaired::OtherState)]);
+
+    config.pairs = Some(PairConfig {
+        parting: Parting::Start,
+        ..PairConfig::default()
+    });
+    assert_eq!(attempts(&run(&episodes, &config).unwrap()), [(3, 0, None)]);
+
+    // One group from the start, one from the state. The failed trial is in the first alone.
+    let groups = dataset.groups.iter();
+    let mut groups: Vec<(bool, Vec<u32>)> = groups
+        .map(|group| {
+            let members = group.members.iter().map(|member| member.origin.attempt);
+            (group.prefix.is_some(), members.collect())
+        })
+        .collect();
+    groups.sort();
+    assert_eq!(groups, [(false, vec![0, 3]), (true, vec![1, 2])]);
+}
+
+#[test]
+fn a_budget_takes_whole_trials_and_names_the_others() {
+    let episodes: Vec<Episode> = (0..6)
+        .map(|attempt| {
+            let task = train(&format!("t{attempt}"));
+            let own: Vec<u32> = vec![7; 1 + attempt as usize];
+            sampled_trial(&task, attempt, Resolution::Resolved, &own).episode()
+        })
+        .collect();
+    let all = run(&episodes, &config()).unwrap();
+    // Each learns 2 + (1 + attempt) + 1 tokens.
+    assert_eq!(all.report.n_learned_tokens, 39);
+    for n in [4, 10, 20, 38, 39] {
+        let mut limited = config();
+        limited.budget = Some(Budget {
+            unit: BudgetUnit::LearnedTokens,
+            n,
+        });
+        let dataset = run(&episodes, &limited).unwrap();
+        let n_taken = dataset.report.n_learned_tokens;
+        assert_eq!(held(&dataset, BudgetUnit::LearnedTokens).rows, n_taken);
+        assert!(n_taken <= n && n_taken + 9 > n.min(39), "{n_taken} of {n}");
+        assert_eq!(dataset.rows.len() + dataset.report.dropped.len(), 6);
+        assert_eq!(dataset, run(&episodes, &limited).unwrap());
+    }
+    let none = BuildConfig {
+        budget: Some(Budget {
+            unit: BudgetUnit::Trials,
+            n: 0,
+        }),
+        ..config()
+    };
+    assert!(matches!(
+        run(&episodes, &none),
+        Err(BuildError::Ineffective(_))
+    ));
+}
+
+#[test]
+fn the_default_configuration_says_what_it_leaves_out() {
+    let config = BuildConfig::from_toml(BuildConfig::DEFAULT_TEXT).unwrap();
+    assert!(config.replay && config.groups);
+    assert_eq!(config.pairs, Some(PairConfig::default()));
+    assert_eq!(config.budget, None);
+    // Every key that it shows commented out is one.
+    let all: String = BuildConfig::DEFAULT_TEXT
+        .lines()
+        .map(|line| match line.strip_prefix("# ") {
+            Some(code) if code.contains(" = ") || code.starts_with('[') => format!("{code}\n"),
+            _ => format!("{line}\n"),
+        })
+        .collect();
+    let all = BuildConfig::from_toml(&all).unwrap();
+    assert_eq!(all.max_tokens, Some(4096));
+    assert_eq!(all.filter.max_per_task, Some(4));
+    assert_eq!(all.budget.map(|budget| budget.n), Some(100_000));
+    assert!(BuildConfig::from_toml("repaly = true").is_err());
 }

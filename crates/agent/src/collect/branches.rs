@@ -86,13 +86,15 @@ impl Branches {
         steps: &[Step],
         label: String,
     ) -> Result<Option<Snapshot>, Failure> {
-        let (mut sandbox, replay) = replay_steps(context, task.prepared(), steps, label)?;
-        if replay.n_same_exit != replay.n_actions {
+        let settings = context.profile.settings();
+        let place = context.place();
+        let mut replayed = replay_steps(&place, settings, task.prepared(), steps, label)?;
+        if replayed.replay.n_same_exit != replayed.replay.n_actions {
             return Ok(None);
         }
-        let state = sandbox.snapshot(self.max_state_bytes);
+        let state = replayed.sandbox.snapshot(self.max_state_bytes);
         let state = state.map_err(|error| error.failure())?;
-        sandbox.stop().map_err(|error| error.failure())?;
+        replayed.sandbox.stop().map_err(|error| error.failure())?;
         Ok(Some(state))
     }
 
@@ -114,8 +116,8 @@ impl Branches {
 }
 
 /// A number for a candidate's name, which its seed is made from. Plain candidates have their own
-/// numbers, which stay below these.
-pub(super) fn attempt(name: &str) -> u32 {
+/// numbers, which stay below those of continuations.
+pub fn attempt(name: &str) -> u32 {
     name.parse().unwrap_or_else(|_| {
         let digest = Digest::of(name.as_bytes());
         let number = u32::from_str_radix(&digest.as_str()[..8], 16);

@@ -53,7 +53,7 @@ pub fn content_id(fingerprint: &Digest) -> TaskId {
 }
 
 /// The digest of a task's known fix, for teachers that have it.
-pub fn fix(task: &PreparedTask) -> Digest {
+pub(super) fn fix(task: &PreparedTask) -> Digest {
     let oracle = match &task.task.oracle {
         Some(Oracle::Script { environment, .. }) => json!({ "script": environment }),
         other => json!(other),

@@ -8,6 +8,7 @@
 //! With [`Branches`], candidates that were judged and failed are taken up again from the state
 //! before they ended: `k` continuations of one prefix, which form pairs and groups.
 
+mod as_trial;
 mod branches;
 mod fingerprint;
 mod replay;
@@ -23,27 +24,16 @@ use temper_core::{
     usage::{MicroDollars, Usage},
 };
 
-pub use branches::Branches;
+pub use temper_core::trial::TeacherKind;
+
+pub use as_trial::{CandidateTrial, as_trial};
+pub use branches::{Branches, attempt as attempt_number};
 pub use fingerprint::{content_id, fingerprint};
-pub use replay::{Replay, replay};
+pub use replay::{Replay, replayed_patch};
 pub use run::{CollectError, Collection, Cost, Progress, Run, RunTask, Taken, collect, request};
 pub use store::{CandidateKey, Store, StoreError};
 
 use crate::{baselines::demonstrator::GaveUp, budget::Spent};
-
-/// Whose candidates they are. Data keeps this: what is learned from each is another experiment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum TeacherKind {
-    /// Another model.
-    Model,
-    /// The search-based repair agent.
-    Search,
-    /// Renders the known fix.
-    Demonstrator,
-    /// The policy that is to be trained: rejection sampling.
-    Policy,
-}
 
 /// Who teaches.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -19,7 +19,7 @@ use temper_core::{
 
 use super::{
     Branches, Candidate, CandidateKey, CollectTask, Graded, Store, StoreError, Teacher,
-    TeacherKind, branches, content_id, fingerprint,
+    TeacherKind, branches, content_id, fingerprint, fingerprint::fix, replay::replay, store,
 };
 use crate::{
     baselines::demonstrator::GaveUp,
@@ -359,9 +359,7 @@ impl Worker<'_, '_> {
     fn item(&self, content: &Digest, task: &CollectTask, number: u32) -> bool {
         // A teacher that has the fix teaches something else when the fix is another one.
         let request = match self.collection.kind {
-            TeacherKind::Demonstrator => {
-                Digest::of_value(&(self.request, super::fingerprint::fix(task.prepared())))
-            }
+            TeacherKind::Demonstrator => Digest::of_value(&(self.request, fix(task.prepared()))),
             _ => self.request.clone(),
         };
         let key = CandidateKey {
@@ -527,7 +525,7 @@ impl Worker<'_, '_> {
         let context = self.collection.context;
         let key = &candidate.key;
         let raw = self.store.raw_directory(key);
-        let patch = read(&raw.join("patch.diff"))?;
+        let patch = store::read(&raw.join("patch.diff"))?;
         let patch = Patch(patch.into());
         let trajectory = self.trajectory(key)?;
         let place = self.store.begin()?;
@@ -537,7 +535,9 @@ impl Worker<'_, '_> {
         };
         let label = format!("replay.{}.{}", trial.task_id, key.name);
         let prepared = task.prepared();
-        let replay = super::replay(context, prepared, &trajectory.steps, &patch, label)?;
+        let settings = context.profile.settings();
+        let steps = &trajectory.steps;
+        let replay = replay(&context.place(), settings, prepared, steps, &patch, label)?;
         let (verdict, failure) = context.grade(prepared, &trial, &place, &patch);
         if context.cancel.load(Ordering::Relaxed) {
             return Err(Missing::Cancelled);
@@ -608,14 +608,6 @@ impl Worker<'_, '_> {
         }
         Ok(())
     }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
-    std::fs::read(path).map_err(|source| StoreError::File {
-        operation: "read",
-        path: path.to_owned(),
-        source,
-    })
 }
 
 /// What is left of a usage without that of a prefix.

@@ -20,15 +20,15 @@ use std::{
 use serde::{Serialize, de::DeserializeOwned};
 use temper_core::Digest;
 
-use super::{Candidate, Graded};
+use super::{Candidate, Graded, Run};
 use crate::{budget::Spent, job::write_atomically};
 
 /// A collection on disk.
 #[derive(Debug)]
 pub struct Store {
     root: PathBuf,
-    /// Held while the collection is open.
-    _lock: File,
+    /// Held while a run works on the collection.
+    _lock: Option<File>,
 }
 
 /// Names one candidate.
@@ -107,7 +107,83 @@ impl Store {
             _ => {}
         }
         fs::create_dir_all(&unfinished).map_err(|source| error("create", &unfinished, source))?;
-        Ok(Store { root, _lock: lock })
+        Ok(Store {
+            root,
+            _lock: Some(lock),
+        })
+    }
+
+    /// A collection that is only read, which may be while a run works on it: what is in it is
+    /// whole.
+    pub fn read_only(root: impl Into<PathBuf>) -> Result<Self, StoreError> {
+        let root = root.into();
+        if !root.join("runs").is_dir() || !root.join("raw").is_dir() {
+            return Err(StoreError::Corrupt {
+                path: root,
+                reason: "it is no collection: `raw` and `runs` are not there".into(),
+            });
+        }
+        Ok(Store { root, _lock: None })
+    }
+
+    /// All raw candidates of a task's content, however they were asked for, in the order of their
+    /// places.
+    pub fn candidates(&self, content: &Digest) -> Result<Vec<Candidate>, StoreError> {
+        let mut candidates = Vec::new();
+        let below = self.root.join("raw").join(&content.as_str()[..24]);
+        for request in directories(&below)? {
+            for directory in directories(&request)? {
+                let path = directory.join("candidate.json");
+                let text = read(&path)?;
+                let corrupt = |reason: String| StoreError::Corrupt {
+                    path: path.clone(),
+                    reason,
+                };
+                let candidate: Candidate =
+                    serde_json::from_slice(&text).map_err(|why| corrupt(why.to_string()))?;
+                if candidate.key.content != *content
+                    || self.raw_directory(&candidate.key) != directory
+                {
+                    return Err(corrupt("it belongs to another candidate".into()));
+                }
+                candidates.push(candidate);
+            }
+        }
+        Ok(candidates)
+    }
+
+    /// The records of all runs, in the order of their names.
+    pub fn runs(&self) -> Result<Vec<Run>, StoreError> {
+        let directory = self.root.join("runs");
+        let entries =
+            fs::read_dir(&directory).map_err(|source| error("list", &directory, source))?;
+        let mut paths: Vec<PathBuf> = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| {
+                path.extension()
+                    .is_some_and(|extension| extension == "json")
+            })
+            .collect();
+        paths.sort();
+        let read = |path: PathBuf| {
+            let text = fs::read(&path).map_err(|source| error("read", &path, source))?;
+            let run: Run = serde_json::from_slice(&text).map_err(|why| StoreError::Corrupt {
+                path: path.clone(),
+                reason: why.to_string(),
+            })?;
+            if run.format != Run::FORMAT {
+                return Err(StoreError::Corrupt {
+                    path,
+                    reason: format!(
+                        "it has format {}, this version reads {}",
+                        run.format,
+                        Run::FORMAT
+                    ),
+                });
+            }
+            Ok(run)
+        };
+        paths.into_iter().map(read).collect()
     }
 
     /// Its directory.
@@ -244,6 +320,10 @@ fn text_of<T: Serialize>(value: &T) -> Vec<u8> {
     let mut text = serde_json::to_vec_pretty(value).expect("records are plain data");
     text.push(b'\n');
     text
+}
+
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
+    fs::read(path).map_err(|source| error("read", path, source))
 }
 
 fn directories(path: &Path) -> Result<Vec<PathBuf>, StoreError> {

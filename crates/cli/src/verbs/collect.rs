@@ -233,7 +233,8 @@ fn line(event: &Progress<'_>) -> String {
     }
 }
 
-fn store_error(error: StoreError) -> CliError {
+/// An error of a collection's files for the user.
+pub fn store_error(error: StoreError) -> CliError {
     let code = match &error {
         StoreError::Busy(_) | StoreError::Corrupt { .. } => exit_code::INPUT,
         StoreError::File { .. } => exit_code::FAILURE,

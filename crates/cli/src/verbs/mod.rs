@@ -5,6 +5,7 @@ mod compare;
 mod completions;
 pub mod context;
 pub mod data;
+pub mod dataset;
 mod doctor;
 mod evaluate;
 mod export;
@@ -30,6 +31,7 @@ pub fn run(args: Args) -> Result<u8, CliError> {
         Verb::Tasks(verb) => tasks::run(verb, &places),
         Verb::Split(verb) => split::run(verb, &places),
         Verb::Data(verb) => data::run(verb, &places),
+        Verb::Dataset(verb) => dataset::run(verb, &places),
         Verb::Model(verb) => model::run(verb, &places),
         Verb::Context(verb) => context::run(verb, &places),
         Verb::Run(args) => run::run(&args, &places),

@@ -1,19 +1,6 @@
 //! Candidates through the binary.
 
-use std::fs;
-
-use crate::support::{Workspace, bash, submit};
-
-/// The workspace's tasks as training tasks.
-fn training(n_tasks: usize) -> Workspace {
-    let workspace = Workspace::new(n_tasks);
-    for number in 0..n_tasks {
-        let path = workspace.path(&format!("suite/tasks/answer-{number:03}/temper-task.toml"));
-        let text = fs::read_to_string(&path).unwrap();
-        fs::write(&path, text.replace("\"test\"", "\"train\"")).unwrap();
-    }
-    workspace
-}
+use crate::support::{Workspace, bash, submit, training};
 
 #[test]
 fn candidates_are_collected_once_and_held_out_tasks_never() {

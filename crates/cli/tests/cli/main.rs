@@ -6,6 +6,7 @@
 mod collect;
 mod context;
 mod data;
+mod dataset;
 mod embedded;
 mod hostile;
 mod interchange;

@@ -38,6 +38,15 @@ impl Workspace {
         self.directory.path().join(below)
     }
 
+    /// Puts a task into a split.
+    pub fn in_split(&self, number: usize, split: &str) {
+        let path = self.path(&format!("suite/tasks/answer-{number:03}/temper-task.toml"));
+        let text = fs::read_to_string(&path).unwrap();
+        let (before, rest) = text.split_once("split = \"").unwrap();
+        let (_, after) = rest.split_once('"').unwrap();
+        fs::write(&path, format!("{before}split = \"{split}\"{after}")).unwrap();
+    }
+
     /// Writes a scripted model and gives its name on the command line.
     pub fn script(&self, name: &str, replies: &[&str]) -> String {
         let path = self.path(&format!("{name}.json"));
@@ -62,6 +71,15 @@ impl Workspace {
     pub fn run(&self, arguments: &[&str]) -> Ran {
         Ran::new(self.temper(arguments).output().unwrap())
     }
+}
+
+/// A workspace whose tasks are training tasks.
+pub fn training(n_tasks: usize) -> Workspace {
+    let workspace = Workspace::new(n_tasks);
+    for number in 0..n_tasks {
+        workspace.in_split(number, "train");
+    }
+    workspace
 }
 
 /// What a run printed and how it ended.

@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 use temper_core::{
-    Digest, Patch, TaskId, TestOutcome, Verdict,
+    Digest, Patch, Split, TaskId, TestOutcome, Verdict,
     digest::Hasher,
     task::TrainingTask,
     trajectory::{Exit, FinishReason},
@@ -35,8 +35,8 @@ pub trait Replay {
 }
 
 /// What is kept.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct FilterConfig {
     /// Trials of one task that are kept; absent keeps all.
     pub max_per_task: Option<usize>,
@@ -50,6 +50,21 @@ pub struct FilterConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum DropReason {
+    /// Its task is no training task.
+    HeldOutTask {
+        /// The task's split.
+        split: Split,
+    },
+    /// Its task is not there as it was in the trial.
+    OtherTask {
+        /// What differs.
+        detail: String,
+    },
+    /// What was said and done in it is not there, or not whole.
+    NoTrajectory {
+        /// What is missing.
+        detail: String,
+    },
     /// The infrastructure lost the verdict, or no test was executed for it.
     NotExecuted {
         /// What is missing.
@@ -101,12 +116,17 @@ pub enum DropReason {
         /// The limit.
         limit: usize,
     },
+    /// With it the data set would hold more than its budget.
+    OverBudget,
 }
 
 impl DropReason {
     /// The name of its kind, as it is written in files.
     pub fn kind(&self) -> &'static str {
         match self {
+            DropReason::HeldOutTask { .. } => "held-out-task",
+            DropReason::OtherTask { .. } => "other-task",
+            DropReason::NoTrajectory { .. } => "no-trajectory",
             DropReason::NotExecuted { .. } => "not-executed",
             DropReason::NotSolved => "not-solved",
             DropReason::Tampered { .. } => "tampered",
@@ -118,6 +138,7 @@ impl DropReason {
             DropReason::OverCap { .. } => "over-cap",
             DropReason::NoRows { .. } => "no-rows",
             DropReason::TooLong { .. } => "too-long",
+            DropReason::OverBudget => "over-budget",
         }
     }
 }
@@ -125,6 +146,13 @@ impl DropReason {
 impl fmt::Display for DropReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            DropReason::HeldOutTask { split } => {
+                write!(f, "its task is no training task: its split is {split:?}")
+            }
+            DropReason::OtherTask { detail } | DropReason::NoTrajectory { detail } => {
+                f.write_str(detail)
+            }
+            DropReason::OverBudget => f.write_str("the data set has as much as is wanted"),
             DropReason::NotExecuted { detail } => write!(f, "no executed verdict: {detail}"),
             DropReason::NotSolved => f.write_str("not solved"),
             DropReason::Tampered { detail } => write!(f, "interfered with its judge: {detail}"),
@@ -287,6 +315,7 @@ fn check(episode: &Episode, config: &FilterConfig, held_out: &HeldOut) -> Result
         let faulty = episode
             .steps()
             .iter()
+            .skip(episode.n_shared())
             .find(|step| is_faulty(step) || step.finish == FinishReason::Length);
         if let Some(step) = faulty {
             return Err(DropReason::FaultyReply { step: step.number });

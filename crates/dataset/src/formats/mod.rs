@@ -3,6 +3,7 @@
 //! Each shape is a file. What a shape cannot hold is an error that names it, never left out; what
 //! is written reads back equal.
 
+pub mod convert;
 pub mod messages;
 pub mod parquet;
 pub mod sharegpt;

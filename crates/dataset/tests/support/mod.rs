@@ -11,7 +11,7 @@ use temper_core::{
     task::{
         Environment, HiddenSource, Origin, Start, TaskFormat, TestLists, TrainingTask, Verifier,
     },
-    trajectory::{End, Exit, FinishReason, Header, Record, Step, StepOutcome, TokenRecord},
+    trajectory::{Branch, End, Exit, FinishReason, Header, Record, Step, StepOutcome, TokenRecord},
     trial::{PatchSource, Timing},
     usage::Usage,
     verdict::Resolution,
@@ -63,6 +63,7 @@ pub struct Made {
     pub prompt: Vec<Message>,
     pub steps: Vec<Step>,
     pub tools: Vec<Tool>,
+    pub branch: Option<Branch>,
 }
 
 pub fn step(number: u32, reply: &str, observation: &str) -> Step {
@@ -141,14 +142,27 @@ pub fn made(task: &Task, attempt: u32, resolution: Resolution, fix: &str) -> Mad
             last,
         ],
         tools: Vec::new(),
+        branch: None,
     }
 }
 
 impl Made {
+    /// Says that its first steps are shared with another trial.
+    pub fn branches_after(&mut self, n_steps: u32) {
+        self.branch = Some(Branch {
+            prefix: Digest::of_value(&(&self.prompt, &self.steps[..n_steps as usize])),
+            n_steps,
+            n_tokens: None,
+            state: Digest::of(b"state"),
+            usage: Usage::default(),
+            cost: None,
+        });
+    }
+
     pub fn records(&self) -> Vec<Record> {
         let trial = &self.trial;
         let header = Header {
-            branch: None,
+            branch: self.branch.clone(),
             format: Header::FORMAT,
             task_id: trial.task_id.clone(),
             agent: trial.agent.clone(),
