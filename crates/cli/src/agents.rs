@@ -28,10 +28,11 @@ use temper_agent::{
     profile::{ProfileName, ResolvedProfile},
 };
 use temper_core::{AgentName, policy::Policy, usage::MicroDollars};
-use temper_model::sample::Engine;
+use temper_model::{policy::EmbeddedPolicy, sample::Engine};
 
 use crate::{
     args::{ModelArgs, ProfileArg, TrialArgs},
+    engines::SamplingArgs,
     error::CliError,
     exit_code,
     places::Places,
@@ -168,6 +169,35 @@ impl Agent {
         Ok(agent)
     }
 
+    /// A model in this process as an agent, under an adapter that the engine has loaded by this
+    /// name. The name is part of what the agent is, so it has to say which weights the adapter has.
+    pub fn of_policy(
+        name: &str,
+        policy: Arc<EmbeddedPolicy>,
+        engine: Arc<Engine>,
+        adapter: Option<String>,
+        sampling: &SamplingArgs,
+    ) -> Result<Self, CliError> {
+        let context_tokens = policy.context_tokens() as u64;
+        let overrides = sampling.overrides();
+        let sampling = PolicySampling {
+            temperature: sampling.embedded_temperature.unwrap_or(0.0),
+            max_tokens: sampling.embedded_reply_tokens.unwrap_or(1024) as usize,
+            adapter,
+        };
+        Ok(Agent {
+            name: agent_name(name)?,
+            size: CallSize {
+                price: CallPrice::AtMost(MicroDollars(0)),
+                reply_tokens: sampling.max_tokens as u64,
+                context_tokens: Some(context_tokens),
+            },
+            models: Arc::new(PolicyFactory::new(policy, sampling)),
+            overrides,
+            engine: Some(engine),
+        })
+    }
+
     /// The profile as this agent runs under it.
     pub fn profile(&self, profile: &ResolvedProfile) -> Result<ResolvedProfile, CliError> {
         if self.overrides.is_empty() {
@@ -185,6 +215,11 @@ impl Agent {
             (None, Some(_)) => EMBEDDED_TRIALS,
             _ => crate::places::workers(asked),
         }
+    }
+
+    /// Trials at a time of a model in this process.
+    pub fn embedded_workers(asked: Option<usize>) -> usize {
+        asked.unwrap_or(EMBEDDED_TRIALS).max(1)
     }
 
     /// Whether a language model answers or a program, in words.
@@ -231,28 +266,12 @@ fn agent_name(name: &str) -> Result<AgentName, CliError> {
 /// A model in this process. Its replies have no price.
 fn embedded(model: &str, args: &TrialArgs, places: &Places) -> Result<Agent, CliError> {
     let located = locate(model, &args.hub, places)?;
-    let sequences = args.workers.unwrap_or(EMBEDDED_TRIALS).max(1);
+    let sequences = Agent::embedded_workers(args.workers);
     let embedded = args.engine.open(&located, places, sequences)?;
-    let name = agent_name(&embedded.name)?;
+    let name = embedded.name.clone();
     let engine = Arc::clone(&embedded.engine);
-    let policy = embedded.into_policy()?;
-    let context_tokens = policy.context_tokens() as u64;
-    let sampling = PolicySampling {
-        temperature: args.sampling.embedded_temperature.unwrap_or(0.0),
-        max_tokens: args.sampling.embedded_reply_tokens.unwrap_or(1024) as usize,
-        adapter: None,
-    };
-    Ok(Agent {
-        name,
-        size: CallSize {
-            price: CallPrice::AtMost(MicroDollars(0)),
-            reply_tokens: sampling.max_tokens as u64,
-            context_tokens: Some(context_tokens),
-        },
-        models: Arc::new(PolicyFactory::new(Arc::new(policy), sampling)),
-        overrides: args.sampling.overrides(),
-        engine: Some(engine),
-    })
+    let policy = Arc::new(embedded.into_policy()?);
+    Agent::of_policy(&name, policy, engine, None, &args.sampling)
 }
 
 fn open_ai(

@@ -106,6 +106,8 @@ pub enum Verb {
     /// Make data sets of verified trials, look at them, convert them
     #[command(subcommand)]
     Dataset(crate::verbs::dataset::args::DatasetVerb),
+    /// Follow a recipe: collect, build, train, select, evaluate, report
+    Train(Box<crate::verbs::train::args::TrainArgs>),
     /// Compare finished jobs, paired by task
     Compare(CompareArgs),
     /// Write the report page of finished jobs

@@ -21,3 +21,10 @@ pub fn unix_seconds() -> u64 {
         .duration_since(SystemTime::UNIX_EPOCH)
         .map_or(0, |elapsed| elapsed.as_secs())
 }
+
+/// Seconds since 1970, with their fractions.
+pub fn unix_time() -> f64 {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0.0, |elapsed| elapsed.as_secs_f64())
+}

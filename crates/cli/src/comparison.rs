@@ -12,8 +12,8 @@ use temper_core::{
     manifest::{Manifest, Producer},
     trajectory::Record,
 };
-use temper_eval::{Arm, Comparison, MetricLog, Options};
-use temper_report::{ArmInput, Driver, MetricInput, ReportInput, TaskInput};
+use temper_eval::{Arm, Comparison, MetricLog, Options, training_log};
+use temper_report::{ArmInput, Driver, MetricInput, ReportInput, TaskInput, TrainingInput};
 
 use crate::{clock, error::CliError, exit_code};
 
@@ -82,11 +82,29 @@ pub fn compare(records: &[JobRecord], options: &Options) -> Result<Comparison, C
     })
 }
 
+/// Reads a metric log, or the events of a training run as one.
+pub fn read_metrics(path: &Path) -> Result<MetricLog, CliError> {
+    let wrong = |error: String| {
+        CliError::new(
+            exit_code::INPUT,
+            format!("read {}: {error}", path.display()),
+        )
+    };
+    let bytes = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    if training_log::is_events(&bytes) {
+        training_log::of_events(&bytes)
+    } else {
+        MetricLog::read(&bytes)
+    }
+    .map_err(|error| wrong(error.to_string()))
+}
+
 /// Writes the report page.
 pub fn write_report(
     records: &[JobRecord],
     comparison: &Comparison,
     metrics: &[(String, MetricLog)],
+    training: Option<TrainingInput>,
     output: &Path,
 ) -> Result<(), CliError> {
     let mut tasks: Vec<&TaskEntry> = Vec::new();
@@ -97,7 +115,10 @@ pub fn write_report(
     }
     let names: Vec<&str> = records.iter().map(|record| record.name.as_str()).collect();
     let input = ReportInput {
-        title: names.join(" / "),
+        title: match names.as_slice() {
+            [] => "Training".to_owned(),
+            names => names.join(" / "),
+        },
         notice: None,
         generated_at: clock::now(),
         producer: Producer {
@@ -138,6 +159,7 @@ pub fn write_report(
                 log,
             })
             .collect(),
+        training,
     };
     let page = temper_report::render(&input, &mut |arm, trial| {
         let key = TrialKey {

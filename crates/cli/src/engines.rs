@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use temper_checkpoint::{
     Checkpoint, ModelConfig, chat_template::ChatTemplate, packaged::sha256, tokenizer::Tokenizer,
 };
+use temper_core::Digest;
 use temper_cuda::{Cuda, CudaOptions, LibraryFolders, OpenError, ProbeError};
 use temper_model::{
     cpu::{Cpu, CpuMath},
@@ -26,15 +27,23 @@ use crate::{
     verbs::model::locate::{Located, Origin},
 };
 
-/// How the embedded engine runs.
-#[derive(ClapArgs, Debug, Clone)]
-pub struct EngineArgs {
+/// What computes.
+#[derive(ClapArgs, Debug, Clone, Default)]
+pub struct DeviceArgs {
     /// Where the embedded model runs [default: the first GPU that can, else the processor]
     #[arg(long, value_name = "DEVICE", help_heading = "Engine")]
     pub device: Option<DeviceArg>,
     /// Threads of the processor [default: the number of cores]
     #[arg(long, value_name = "N", help_heading = "Engine")]
     pub threads: Option<usize>,
+}
+
+/// How the embedded engine runs.
+#[derive(ClapArgs, Debug, Clone)]
+pub struct EngineArgs {
+    /// On what.
+    #[command(flatten)]
+    pub device: DeviceArgs,
     /// In which form the weights are kept
     #[arg(long, default_value = "as-stored", help_heading = "Engine")]
     pub weights: WeightsArg,
@@ -150,21 +159,39 @@ impl Embedded {
     /// What the model is: files of one's own by their hashes, since a job goes on only with the
     /// same model; a package or a commit of a hub says it already.
     fn identity(&self) -> Result<Vec<Value>, CliError> {
-        if self.located.origin != Origin::Local {
-            return Ok(Vec::new());
-        }
-        let beside = BESIDE_WEIGHTS.map(|name| self.located.path.join(name));
-        self.weights
-            .iter()
-            .chain(beside.iter().filter(|path| path.is_file()))
-            .map(|path| {
-                let digest =
-                    sha256(path).map_err(|error| CliError::new(exit_code::INPUT, error))?;
-                let name = path.file_name().unwrap_or_default().to_string_lossy();
-                Ok(json!({"name": name, "sha256": digest}))
-            })
-            .collect()
+        identity(&self.located, &self.weights)
     }
+}
+
+/// The files of a checkpoint that hold weights.
+pub fn weight_files(checkpoint: &Checkpoint) -> Vec<PathBuf> {
+    let files = checkpoint.files().into_iter();
+    files.map(|(file, _)| file.to_owned()).collect()
+}
+
+/// The digest of what a model is, wherever its files lie.
+pub fn model_digest(located: &Located, checkpoint: &Checkpoint) -> Result<Digest, CliError> {
+    let files = identity(located, &weight_files(checkpoint))?;
+    Ok(Digest::of_value(
+        &json!({"origin": located.origin, "files": files}),
+    ))
+}
+
+/// What tells a model from another: see [`Embedded::identity`].
+fn identity(located: &Located, weights: &[PathBuf]) -> Result<Vec<Value>, CliError> {
+    if located.origin != Origin::Local {
+        return Ok(Vec::new());
+    }
+    let beside = BESIDE_WEIGHTS.map(|name| located.path.join(name));
+    weights
+        .iter()
+        .chain(beside.iter().filter(|path| path.is_file()))
+        .map(|path| {
+            let digest = sha256(path).map_err(|error| CliError::new(exit_code::INPUT, error))?;
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            Ok(json!({"name": name, "sha256": digest}))
+        })
+        .collect()
 }
 
 /// Files of a folder that change what its weights say.
@@ -187,34 +214,38 @@ impl EngineArgs {
         places: &Places,
         sequences: usize,
     ) -> Result<Embedded, CliError> {
+        let device = self.device.open(self.cpu_math, places)?;
+        self.open_on(&device, model, sequences)
+    }
+
+    /// As [`EngineArgs::open`], on a device that is open.
+    pub fn open_on(
+        &self,
+        device: &Chosen,
+        model: &Located,
+        sequences: usize,
+    ) -> Result<Embedded, CliError> {
         let checkpoint = Checkpoint::open(&model.path)?;
         let tokenizer = checkpoint.tokenizer()?;
         let template = ChatTemplate::of_tokenizer(&tokenizer, None, false)
             .map_err(|error| CliError::new(exit_code::INPUT, error))?;
         let tokenizer = Arc::new(tokenizer);
-        // Threads change nothing in a result, so they are not part of what a job is.
-        let (engine, device) = match self.device(places)? {
+        let engine = match device {
             Chosen::Gpu(gpu) => {
-                let name = gpu.name();
-                (self.start(*gpu, &checkpoint, &tokenizer, sequences)?, name)
+                self.start(gpu.as_ref().clone(), &checkpoint, &tokenizer, sequences)?
             }
             Chosen::Processor(cpu) => {
-                let name = format!("processor, {:?}", cpu.math());
-                (self.start(cpu, &checkpoint, &tokenizer, sequences)?, name)
+                self.start(cpu.clone(), &checkpoint, &tokenizer, sequences)?
             }
         };
         Ok(Embedded {
             name: model.name(),
             config: checkpoint.config().clone(),
-            weights: checkpoint
-                .files()
-                .into_iter()
-                .map(|(file, _)| file.to_owned())
-                .collect(),
+            weights: weight_files(&checkpoint),
             located: model.clone(),
             computed: json!({
                 "weights": format!("{:?}", self.weights),
-                "device": device,
+                "device": device.name(),
                 "context": engine.max_context(),
             }),
             tokenizer,
@@ -279,8 +310,11 @@ impl EngineArgs {
         )?;
         Ok(engine)
     }
+}
 
-    fn device(&self, places: &Places) -> Result<Chosen, CliError> {
+impl DeviceArgs {
+    /// Opens the device that the flags ask for; `math` is for the processor.
+    pub fn open(&self, math: CpuMathArg, places: &Places) -> Result<Chosen, CliError> {
         if self.device != Some(DeviceArg::Cpu) {
             match Cuda::open(&cuda_options(places)) {
                 Ok(gpu) => return Ok(Chosen::Gpu(Box::new(gpu))),
@@ -294,7 +328,7 @@ impl EngineArgs {
             }
         }
         let threads = crate::places::workers(self.threads);
-        let math = match self.cpu_math {
+        let math = match math {
             CpuMathArg::Exact => CpuMath::Exact,
             CpuMathArg::Int8Activations => CpuMath::Int8Activations,
         };
@@ -318,9 +352,22 @@ fn host_cache_bytes() -> usize {
     (available / 4).min(2 << 30)
 }
 
-enum Chosen {
+/// A device that is open.
+pub enum Chosen {
+    /// A GPU.
     Gpu(Box<Cuda>),
+    /// The processor.
     Processor(Cpu),
+}
+
+impl Chosen {
+    /// What it is called where results depend on it. Threads change nothing in a result.
+    pub fn name(&self) -> String {
+        match self {
+            Chosen::Gpu(gpu) => gpu.name(),
+            Chosen::Processor(cpu) => format!("processor, {:?}", cpu.math()),
+        }
+    }
 }
 
 /// Where CUDA's libraries are looked for and compiled kernels kept.

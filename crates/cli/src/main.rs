@@ -10,6 +10,7 @@ mod engines;
 mod error;
 mod exit_code;
 mod jobs;
+mod live_line;
 mod machine;
 mod output;
 mod places;
@@ -18,6 +19,7 @@ mod sandboxes;
 mod serve;
 mod suites;
 mod tasks;
+mod training_view;
 mod verbs;
 
 use std::process::ExitCode;

@@ -1,7 +1,6 @@
 //! Shows a job's events: one line that renews itself on a terminal, plain lines elsewhere.
 
 use std::{
-    io::{IsTerminal, Write},
     sync::{Mutex, mpsc},
     time::{Duration, Instant},
 };
@@ -9,8 +8,7 @@ use std::{
 use temper_agent::job::Event;
 use temper_model::sample::Engine;
 
-/// How often plain progress lines come.
-const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
+use crate::live_line::{LiveLine, PLAIN_INTERVAL, duration};
 
 /// How often the line of a terminal is renewed while an engine draws.
 const TICK: Duration = Duration::from_secs(1);
@@ -20,8 +18,7 @@ pub struct Progress<'a> {
     /// The engine whose speed is shown, where the model runs in this process.
     engine: Option<&'a Engine>,
     label: String,
-    is_terminal: bool,
-    quiet: bool,
+    line: LiveLine,
     state: Mutex<State>,
 }
 
@@ -43,9 +40,7 @@ impl<'a> Progress<'a> {
         Progress {
             engine,
             label: label.to_owned(),
-            is_terminal: std::io::stderr().is_terminal()
-                && std::env::var_os("TERM").is_none_or(|term| term != "dumb"),
-            quiet,
+            line: LiveLine::new(quiet),
             state: Mutex::new(State {
                 started: now,
                 last_line: now,
@@ -67,7 +62,7 @@ impl<'a> Progress<'a> {
         let (done, is_done) = mpsc::channel::<()>();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                let interval = if self.is_terminal {
+                let interval = if self.line.is_terminal {
                     TICK
                 } else {
                     PLAIN_INTERVAL
@@ -135,7 +130,7 @@ impl<'a> Progress<'a> {
     }
 
     fn show(&self, state: &mut State) {
-        if self.is_terminal {
+        if self.line.is_terminal {
             self.renew(state);
         } else if state.last_line.elapsed() >= PLAIN_INTERVAL {
             state.last_line = Instant::now();
@@ -171,18 +166,11 @@ impl<'a> Progress<'a> {
     }
 
     fn renew(&self, state: &State) {
-        if self.quiet {
-            return;
-        }
         let mut line = self.summary(state);
         if let Some(id) = state.running.last() {
             line.push_str(&format!(" · {id}"));
         }
-        let line: String = line.chars().filter(|c| !c.is_control()).take(100).collect();
-        let mut stderr = std::io::stderr().lock();
-        // Progress is no result: a closed terminal must not end the job.
-        let _ = write!(stderr, "\r\x1b[2K{line}");
-        let _ = stderr.flush();
+        self.line.renew(&line);
     }
 
     fn finish(&self, state: &State) {
@@ -191,20 +179,6 @@ impl<'a> Progress<'a> {
     }
 
     fn line(&self, text: &str) {
-        if self.quiet {
-            return;
-        }
-        let text: String = text.chars().filter(|c| !c.is_control()).collect();
-        let clear = if self.is_terminal { "\r\x1b[2K" } else { "" };
-        let _ = writeln!(std::io::stderr().lock(), "{clear}{text}");
-    }
-}
-
-fn duration(seconds: f64) -> String {
-    let seconds = seconds.round() as u64;
-    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
-        (0, 0, s) => format!("{s} s"),
-        (0, m, s) => format!("{m} min {s:02} s"),
-        (h, m, _) => format!("{h} h {m:02} min"),
+        self.line.line(text);
     }
 }

@@ -19,8 +19,10 @@ pub mod pair;
 pub mod pass_at_k;
 pub mod random;
 pub mod rate;
+pub mod selection;
 pub mod summary;
 pub mod text;
+pub mod training_log;
 pub mod wilson;
 
 pub use arm::{Arm, ArmError, TaskTally, TrialKey};
@@ -28,4 +30,5 @@ pub use compare::{Comparison, Options, compare};
 pub use metrics::MetricLog;
 pub use pair::{Conclusion, Pair, Standing};
 pub use rate::{Interval, IntervalMethod, Rate};
+pub use selection::{Contender, Selection, SelectionError, select};
 pub use summary::ArmSummary;

@@ -5,7 +5,7 @@ use temper_core::{
     manifest::{Manifest, Producer},
     task::{Origin, Split},
 };
-use temper_eval::{Comparison, MetricLog};
+use temper_eval::{Comparison, MetricLog, Selection};
 
 /// Everything in a report but the trajectories, which are read one at a time.
 #[derive(Clone, Debug)]
@@ -26,6 +26,34 @@ pub struct ReportInput<'a> {
     pub tasks: Vec<TaskInput<'a>>,
     /// Metric logs to draw.
     pub metrics: Vec<MetricInput<'a>>,
+    /// How the arms were made, where this run made them.
+    pub training: Option<TrainingInput>,
+}
+
+/// How candidates were trained, chosen and tested.
+#[derive(Clone, Debug, Default)]
+pub struct TrainingInput {
+    /// What there is to know, by name: model, data, device.
+    pub facts: Vec<(String, String)>,
+    /// One for each training run.
+    pub selections: Vec<SelectionInput>,
+    /// Final tests that were run, in words.
+    pub final_tests: Vec<String>,
+    /// What a reader has to know before believing a number, in words.
+    pub warnings: Vec<String>,
+}
+
+/// How a snapshot was chosen.
+#[derive(Clone, Debug)]
+pub struct SelectionInput {
+    /// The training run.
+    pub title: String,
+    /// On what grounds, in words.
+    pub rule: String,
+    /// The numbers; none where nothing was compared.
+    pub selection: Option<Selection>,
+    /// What was taken.
+    pub taken: String,
 }
 
 /// One arm.

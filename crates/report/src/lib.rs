@@ -20,6 +20,8 @@ pub mod terminal;
 pub mod visible;
 pub mod words;
 
-pub use input::{ArmInput, Driver, MetricInput, ReportInput, TaskInput};
+pub use input::{
+    ArmInput, Driver, MetricInput, ReportInput, SelectionInput, TaskInput, TrainingInput,
+};
 pub use output::Format;
 pub use page::{ReportError, render, write};

@@ -32,9 +32,9 @@ pub use optimizer::{
 };
 pub use order::DataOrder;
 pub use passes::passes;
-pub use preference::{PreferenceConfig, train_preference};
+pub use preference::{PreferenceConfig, plan_preference, train_preference};
 pub use row::{Pair, Row, RowError};
-pub use run::{Outcome, Run, TrainError};
+pub use run::{Outcome, Run, RunPlan, TrainError, adapter_digest};
 pub use schedule::{Decay, Schedule};
-pub use sft::{SftConfig, train_sft};
+pub use sft::{SftConfig, plan_sft, train_sft};
 pub use snapshot::{Snapshot, SnapshotError, Snapshots};

@@ -12,7 +12,10 @@ use std::{
 
 use temper_checkpoint::{Adapter as AdapterFile, Checkpoint};
 use temper_core::{Digest, manifest::Producer, metric::MetricValue};
-use temper_model::{Device, transformer::ModelError};
+use temper_model::{
+    Device,
+    transformer::{MemoryPlan, ModelError},
+};
 
 use crate::{
     config::{SettingError, TrainingConfig},
@@ -227,18 +230,8 @@ pub(crate) fn train<D: Device>(
 ) -> Result<Outcome, TrainError> {
     let config = objective.training().clone();
     let sizes = objective.sizes();
-    let longest = check(run, objective, &config, &sizes)?;
+    let spec = spec(run.checkpoint, run.adapter, objective, &config, &sizes)?;
     let total = config.total_updates(sizes.len());
-    let spec = LearnerSpec {
-        checkpoint: run.checkpoint,
-        adapter: run.adapter,
-        method: &config.method,
-        seed: config.seed,
-        max_tokens: objective.max_tokens()?,
-        max_positions: longest,
-        activations: config.activations,
-        optimizer: config.optimizer.resolve(total),
-    };
     let plan = plan_memory(run.device, &spec)?;
     let inputs = inputs(run, objective);
     let identity = Digest::of_value(&inputs);
@@ -466,9 +459,65 @@ fn write_snapshot<D: Device>(
     })
 }
 
+/// What a run is going to take, before it takes anything.
+#[derive(Debug)]
+pub struct RunPlan {
+    /// Updates in all.
+    pub total_updates: u64,
+    /// Updates after which a snapshot is written.
+    pub snapshots: Vec<u64>,
+    /// Tokens that go through the model in training, nearly: all windows are taken as equal.
+    pub n_tokens: u64,
+    /// Memory on the device.
+    pub memory: MemoryPlan,
+}
+
+/// Plans a run and checks its settings and data as the run would.
+pub(crate) fn plan<D: Device>(
+    device: &D,
+    checkpoint: &Checkpoint,
+    adapter: Option<&AdapterFile>,
+    objective: &dyn Objective<D>,
+) -> Result<RunPlan, TrainError> {
+    let config = objective.training();
+    let sizes = objective.sizes();
+    let spec = spec(checkpoint, adapter, objective, config, &sizes)?;
+    let total_updates = config.total_updates(sizes.len());
+    let per_epoch = sizes.len().div_ceil(config.rows_per_update) as u64;
+    let of_epoch: u64 = sizes.iter().map(|size| size.0 as u64).sum();
+    Ok(RunPlan {
+        total_updates,
+        snapshots: (1..=total_updates)
+            .filter(|&update| config.is_due(update, total_updates, per_epoch))
+            .collect(),
+        n_tokens: (of_epoch as f64 / per_epoch as f64 * total_updates as f64) as u64,
+        memory: plan_memory(device, &spec)?,
+    })
+}
+
+/// The learner of a run whose settings and data are checked.
+fn spec<'a, D: Device>(
+    checkpoint: &'a Checkpoint,
+    adapter: Option<&'a AdapterFile>,
+    objective: &dyn Objective<D>,
+    config: &'a TrainingConfig,
+    sizes: &[(usize, usize)],
+) -> Result<LearnerSpec<'a>, TrainError> {
+    Ok(LearnerSpec {
+        checkpoint,
+        adapter,
+        method: &config.method,
+        seed: config.seed,
+        max_positions: check(checkpoint, objective, config, sizes)?,
+        max_tokens: objective.max_tokens()?,
+        activations: config.activations,
+        optimizer: config.optimizer.resolve(config.total_updates(sizes.len())),
+    })
+}
+
 /// Checks settings and data; returns the tokens of the longest sequence.
 fn check<D: Device>(
-    run: &Run<'_, D>,
+    checkpoint: &Checkpoint,
     objective: &dyn Objective<D>,
     config: &TrainingConfig,
     sizes: &[(usize, usize)],
@@ -476,7 +525,7 @@ fn check<D: Device>(
     if sizes.is_empty() {
         return Err(TrainError::NoRows);
     }
-    let model = run.checkpoint.config();
+    let model = checkpoint.config();
     config.check(sizes.len(), model.n_layers, activation::<D>())?;
     let longest = objective.longest();
     let limit = model.max_position_embeddings;
@@ -507,7 +556,7 @@ fn inputs<D: Device>(run: &Run<'_, D>, objective: &dyn Objective<D>) -> BTreeMap
 }
 
 /// The digest of an adapter's numbers.
-pub(crate) fn adapter_digest(adapter: &AdapterFile) -> Digest {
+pub fn adapter_digest(adapter: &AdapterFile) -> Digest {
     let mut hasher = temper_core::digest::Hasher::default();
     hasher.field(&adapter.scale().to_le_bytes());
     for ((layer, projection), pair) in &adapter.tensors {

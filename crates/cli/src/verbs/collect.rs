@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
@@ -11,9 +11,10 @@ use clap::Args as ClapArgs;
 use serde_json::json;
 use temper_agent::{
     collect::{
-        Branches, CollectError, CollectTask, Collection, Progress, Run, Store, StoreError, collect,
-        request,
+        self, Branches, CollectError, CollectTask, Collection, Progress, Run, Store, StoreError,
+        TeacherKind,
     },
+    profile::ResolvedProfile,
     trial::TrialContext,
 };
 use temper_core::trajectory::Limit;
@@ -26,7 +27,7 @@ use crate::{
     exit_code, jobs, output,
     places::Places,
     sandboxes::Sandboxes,
-    tasks,
+    tasks::{self, PreparedSuite},
 };
 
 /// `temper collect`
@@ -76,8 +77,82 @@ pub fn run(args: &CollectArgs, places: &Places) -> Result<u8, CliError> {
     let mut suite = args.suite.clone();
     suite.split.get_or_insert(SplitArg::Train);
     let suite = tasks::prepare(&suite, places, args.trials.workers)?;
+    let branches = args.branches.map(|n_continuations| Branches {
+        n_continuations,
+        steps_back: args.steps_back.unwrap_or(Branches::default().steps_back),
+        ..Branches::default()
+    });
+    let Collected { run, code } = collect_into(&Request {
+        agent: &agent,
+        kind,
+        profile: &profile,
+        sandboxes: &sandboxes,
+        suite: &suite,
+        trials: &args.trials,
+        branches,
+        output: &args.output,
+        places,
+    })?;
+
+    let [trials, tokens, money, seconds] = run.saved();
+    let value = json!({
+        "teacher": run.teacher,
+        "n_tasks": run.tasks.len(),
+        "n_tasks_verified": run.n_tasks_verified(),
+        "n_candidates": run.total.n_candidates,
+        "n_verified": n_verified(&run),
+        "n_lost": run.lost.len(),
+        "n_left": run.n_left,
+        "total": run.total,
+        "reused": run.reused,
+        "saved": { "trials": trials, "tokens": tokens, "money": money, "seconds": seconds },
+        "tasks": run.tasks,
+    });
+    output::data(&args.format.format.one(&value, || table(&run)));
+    output::note(&format!("collection: {}", args.output.display()));
+    Ok(code)
+}
+
+/// What is collected, from whom and how.
+pub struct Request<'a> {
+    /// The teacher.
+    pub agent: &'a Agent,
+    /// Its label.
+    pub kind: TeacherKind,
+    /// Its profile.
+    pub profile: &'a ResolvedProfile,
+    /// Where commands run.
+    pub sandboxes: &'a Sandboxes,
+    /// The tasks; one of another split than train is an error.
+    pub suite: &'a PreparedSuite,
+    /// How trials run.
+    pub trials: &'a TrialArgs,
+    /// Continuations of failed candidates.
+    pub branches: Option<Branches>,
+    /// The collection's directory.
+    pub output: &'a Path,
+    /// Places.
+    pub places: &'a Places,
+}
+
+/// What came of it.
+pub struct Collected {
+    /// The run's record.
+    pub run: Run,
+    /// The exit code that it deserves.
+    pub code: u8,
+}
+
+/// Samples, replays and judges what the collection lacks.
+pub fn collect_into(request: &Request<'_>) -> Result<Collected, CliError> {
+    let Request {
+        agent,
+        sandboxes,
+        trials,
+        ..
+    } = request;
     let mut training = Vec::new();
-    for (_, prepared) in suite.iter() {
+    for (_, prepared) in request.suite.iter() {
         // One that could not be prepared has been reported.
         if let Ok(prepared) = prepared {
             let task = CollectTask::try_from(prepared.clone()).map_err(|error| {
@@ -88,39 +163,36 @@ pub fn run(args: &CollectArgs, places: &Places) -> Result<u8, CliError> {
     }
 
     let cancel = jobs::stop_flag()?;
-    let store = Store::open(&args.output).map_err(store_error)?;
+    let store = Store::open(request.output).map_err(store_error)?;
     let budget_spent = AtomicBool::new(false);
     let context = TrialContext {
         agent: agent.name.clone(),
-        profile: &profile,
+        profile: request.profile,
         models: agent.models.as_ref(),
         tasks: BTreeMap::new(),
         backend: sandboxes.backend.as_ref(),
         limits: sandboxes.limits.clone(),
         demand: sandboxes.demand.clone(),
         network: sandboxes.network,
-        wall_limit: Duration::from_secs(args.trials.trial_timeout),
-        seed: args.trials.seed,
+        wall_limit: Duration::from_secs(trials.trial_timeout),
+        seed: trials.seed,
         cancel,
         is_job_limit: &|_| false,
         now: &clock::now,
     };
-    let branches = args.branches.map(|n_continuations| Branches {
-        n_continuations,
-        steps_back: args.steps_back.unwrap_or(Branches::default().steps_back),
-        ..Branches::default()
-    });
     let unlimited = Collection {
         context: &context,
-        kind,
-        n_candidates: args.trials.attempts,
-        branches,
-        workers: agent.workers(args.trials.workers),
-        max_retries: args.trials.max_retries,
+        kind: request.kind,
+        n_candidates: trials.attempts,
+        branches: request.branches,
+        workers: agent.workers(trials.workers),
+        max_retries: trials.max_retries,
     };
     // The budget is no part of the request, so that a larger one goes on with the same.
-    let spent = store.spent(&request(&unlimited)).map_err(store_error)?;
-    let ledger = jobs::ledger(&args.trials.budget, spent)?;
+    let spent = store
+        .spent(&collect::request(&unlimited))
+        .map_err(store_error)?;
+    let ledger = jobs::ledger(&trials.budget, spent)?;
     let models = agent.with_budget(&ledger)?;
     let is_job_limit = |limit: Limit| {
         let is_job_limit = match limit {
@@ -146,30 +218,13 @@ pub fn run(args: &CollectArgs, places: &Places) -> Result<u8, CliError> {
         context: &limited,
         ..unlimited
     };
-    let run = collect(&collection, &training, &store, &|event| {
-        if !places.quiet {
+    let run = collect::collect(&collection, &training, &store, &|event| {
+        if !request.places.quiet {
             output::note(&line(&event));
         }
     })
     .map_err(|CollectError::Store(error)| store_error(error))?;
-
-    let [trials, tokens, money, seconds] = run.saved();
-    let value = json!({
-        "teacher": run.teacher,
-        "n_tasks": run.tasks.len(),
-        "n_tasks_verified": run.n_tasks_verified(),
-        "n_candidates": run.total.n_candidates,
-        "n_verified": n_verified(&run),
-        "n_lost": run.lost.len(),
-        "n_left": run.n_left,
-        "total": run.total,
-        "reused": run.reused,
-        "saved": { "trials": trials, "tokens": tokens, "money": money, "seconds": seconds },
-        "tasks": run.tasks,
-    });
-    output::data(&args.format.format.one(&value, || table(&run)));
-    output::note(&format!("collection: {}", store.path().display()));
-    Ok(if cancel.load(Ordering::Relaxed) {
+    let code = if cancel.load(Ordering::Relaxed) {
         exit_code::INTERRUPTED
     } else if budget_spent.load(Ordering::Relaxed) {
         output::note("the budget is spent; run the same command with a larger one to go on");
@@ -178,7 +233,8 @@ pub fn run(args: &CollectArgs, places: &Places) -> Result<u8, CliError> {
         exit_code::ALL_LOST
     } else {
         exit_code::SUCCESS
-    })
+    };
+    Ok(Collected { run, code })
 }
 
 fn n_verified(run: &Run) -> usize {

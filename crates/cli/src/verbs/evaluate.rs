@@ -68,7 +68,7 @@ pub fn run(args: &EvaluateArgs, places: &Places) -> Result<u8, CliError> {
     let comparison_path = output_directory.join("comparison.json");
     write_atomically(&comparison_path, &text)?;
     let report_path = output_directory.join("report.html");
-    comparison::write_report(&records, &comparison, &[], &report_path)?;
+    comparison::write_report(&records, &comparison, &[], None, &report_path)?;
 
     output::data(&args.format.format.one(&comparison, || {
         temper_report::terminal::comparison(&comparison)

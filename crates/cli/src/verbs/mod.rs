@@ -17,6 +17,7 @@ mod run;
 mod serve;
 pub mod split;
 pub mod tasks;
+pub mod train;
 
 use crate::{
     args::{Args, Verb},
@@ -38,6 +39,7 @@ pub fn run(args: Args) -> Result<u8, CliError> {
         Verb::Grade(args) => grade::run(&args, &places),
         Verb::Evaluate(args) => evaluate::run(&args, &places),
         Verb::Collect(args) => collect::run(&args, &places),
+        Verb::Train(args) => train::run(&args, &places),
         Verb::Compare(args) => compare::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Serve(args) => serve::run(&args, &places),

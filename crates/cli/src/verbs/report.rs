@@ -1,6 +1,6 @@
 //! `temper report JOB…`: one self-contained HTML page.
 
-use temper_eval::{MetricLog, Options};
+use temper_eval::Options;
 
 use crate::{args::ReportArgs, comparison, error::CliError, exit_code, output};
 
@@ -14,17 +14,9 @@ pub fn run(args: &ReportArgs) -> Result<u8, CliError> {
     let comparison = comparison::compare(&records, &options)?;
     let mut metrics = Vec::new();
     for path in &args.metrics {
-        let wrong = |error: String| {
-            CliError::new(
-                exit_code::INPUT,
-                format!("read {}: {error}", path.display()),
-            )
-        };
-        let bytes = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
-        let log = MetricLog::read(&bytes).map_err(|error| wrong(error.to_string()))?;
-        metrics.push((path.display().to_string(), log));
+        metrics.push((path.display().to_string(), comparison::read_metrics(path)?));
     }
-    comparison::write_report(&records, &comparison, &metrics, &args.output)?;
+    comparison::write_report(&records, &comparison, &metrics, None, &args.output)?;
     output::data(&format!("{}\n", args.output.display()));
     Ok(exit_code::SUCCESS)
 }

@@ -18,3 +18,4 @@ mod serve;
 mod splits;
 mod support;
 mod tiny_model;
+mod train;

@@ -9,6 +9,7 @@
 mod provenance;
 mod resources;
 mod result;
+mod training;
 mod trouble;
 
 use std::{collections::HashMap, io::Write};
@@ -167,16 +168,22 @@ impl Links<'_> {
 }
 
 fn body(input: &ReportInput<'_>, links: &Links<'_>) -> Html {
-    let mut sections = vec![
-        ("result", "Result", result::section(input, links)),
-        ("tasks", "Tasks", matrix()),
-        ("resources", "Time and tokens", resources::section(input)),
-        (
-            "trouble",
-            "Lost and tampered",
-            trouble::section(input, links),
-        ),
-    ];
+    let mut sections = Vec::new();
+    if !input.arms.is_empty() {
+        sections.extend([
+            ("result", "Result", result::section(input, links)),
+            ("tasks", "Tasks", matrix()),
+            ("resources", "Time and tokens", resources::section(input)),
+            (
+                "trouble",
+                "Lost and tampered",
+                trouble::section(input, links),
+            ),
+        ]);
+    }
+    if let Some(training) = &input.training {
+        sections.push(("training", "Training", training::section(training)));
+    }
     if !input.metrics.is_empty() {
         sections.push(("metrics", "Metrics", metrics(input)));
     }

@@ -144,6 +144,7 @@ impl Sample {
                     origin: &task.origin,
                 })
                 .collect(),
+            training: None,
             metrics: vec![MetricInput {
                 label: "Made-up metric log".into(),
                 log: &self.metrics,

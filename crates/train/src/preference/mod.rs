@@ -9,6 +9,7 @@ mod health;
 mod reference;
 
 use serde::{Deserialize, Serialize};
+use temper_checkpoint::{Adapter as AdapterFile, Checkpoint};
 use temper_core::{Digest, digest::Hasher};
 use temper_model::{Device, transformer::PackedBatch};
 
@@ -19,7 +20,7 @@ use crate::{
     loss::{PairLogprobs, PairLoss, PreferenceObjective},
     metrics::{Metric, Metrics},
     row::{Pair, Row},
-    run::{Objective, Outcome, Run, TrainError, train},
+    run::{Objective, Outcome, Run, RunPlan, TrainError, plan, train},
 };
 
 use self::{
@@ -65,6 +66,27 @@ pub fn train_preference<D: Device>(
             health: Health::new(config.objective),
         },
     )
+}
+
+/// Plans preference training and checks it as [`train_preference`] does, without taking anything.
+///
+/// # Errors
+/// See [`TrainError`].
+pub fn plan_preference<D: Device>(
+    device: &D,
+    checkpoint: &Checkpoint,
+    adapter: Option<&AdapterFile>,
+    config: &PreferenceConfig,
+    pairs: &[Pair],
+) -> Result<RunPlan, TrainError> {
+    let objective = Preference {
+        config,
+        pairs,
+        cache: Cache::nowhere(),
+        reference: Vec::new(),
+        health: Health::new(config.objective),
+    };
+    plan(device, checkpoint, adapter, &objective)
 }
 
 struct Preference<'a> {

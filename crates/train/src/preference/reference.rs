@@ -74,6 +74,17 @@ impl Cache {
         }
     }
 
+    /// A cache without a file, of a run that is only planned.
+    pub fn nowhere() -> Self {
+        Cache {
+            path: PathBuf::new(),
+            policy: Digest::of(b""),
+            known: BTreeMap::new(),
+            file: None,
+            is_read: true,
+        }
+    }
+
     /// What is known of a pair. A file that cannot be read, or a line that is not whole, is as if
     /// it were not there.
     pub fn get(&mut self, pair: &Pair) -> Option<PairReference> {

@@ -3,6 +3,7 @@
 mod self_test;
 
 use serde::{Deserialize, Serialize};
+use temper_checkpoint::{Adapter as AdapterFile, Checkpoint};
 use temper_core::{Digest, digest::Hasher};
 use temper_model::{Device, transformer::PackedBatch};
 
@@ -14,7 +15,7 @@ use crate::{
     metrics::Metrics,
     passes::passes,
     row::Row,
-    run::{Objective, Outcome, Run, TrainError, train},
+    run::{Objective, Outcome, Run, RunPlan, TrainError, plan, train},
 };
 
 pub use self_test::{SelfTest, Split};
@@ -46,6 +47,20 @@ pub fn train_sft<D: Device>(
     rows: &[Row],
 ) -> Result<Outcome, TrainError> {
     train(run, &mut Sft { config, rows })
+}
+
+/// Plans supervised training and checks it as [`train_sft`] does, without taking anything.
+///
+/// # Errors
+/// See [`TrainError`].
+pub fn plan_sft<D: Device>(
+    device: &D,
+    checkpoint: &Checkpoint,
+    adapter: Option<&AdapterFile>,
+    config: &SftConfig,
+    rows: &[Row],
+) -> Result<RunPlan, TrainError> {
+    plan(device, checkpoint, adapter, &Sft { config, rows })
 }
 
 /// Lets a learner's gradients grow by those of some of a window's batches; returns their share of

@@ -2,7 +2,7 @@
 
 pub mod args;
 mod audit;
-mod convert;
+pub mod convert;
 mod fetch;
 pub mod locate;
 mod merge;

@@ -1,0 +1,146 @@
+//! What is trained on: a data set that is there, or one that is collected and built.
+
+use temper_core::{Digest, Task, digest::Hasher};
+use temper_dataset::{
+    row::{RowOrigin, TrainingRow},
+    store,
+};
+use temper_recipe::overlap;
+use temper_train::{Pair, Row};
+
+use super::session::{Session, Step};
+use crate::{args::SplitArg, error::CliError, exit_code};
+
+/// Rows and pairs, ready for training.
+pub struct TrainingData {
+    /// Rows.
+    pub rows: Vec<Row>,
+    /// Their digest.
+    pub rows_digest: Digest,
+    /// Pairs.
+    pub pairs: Vec<Pair>,
+    /// Their digest.
+    pub pairs_digest: Digest,
+    /// The trials that they come from.
+    origins: Vec<RowOrigin>,
+}
+
+impl TrainingData {
+    /// Reads a data set whole.
+    pub fn read(directory: &std::path::Path) -> Result<Self, CliError> {
+        let (dataset, _) = store::read(directory).map_err(|error| {
+            CliError::new(exit_code::INPUT, error)
+                .hint("a data set is a directory that `temper dataset build` made")
+        })?;
+        let row = |row: &TrainingRow| {
+            Row::new(row.ids().to_vec(), row.loss_mask()).map_err(|error| {
+                CliError::new(exit_code::INPUT, error)
+                    .hint(format!("it is in {}", directory.display()))
+            })
+        };
+        let rows = dataset
+            .rows
+            .iter()
+            .map(row)
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut pairs = Vec::new();
+        for pair in &dataset.pairs {
+            let pair = Pair::new(row(&pair.chosen)?, row(&pair.rejected)?)
+                .map_err(|error| CliError::new(exit_code::INPUT, error))?;
+            pairs.push(pair);
+        }
+        let of_rows = dataset.rows.iter().map(TrainingRow::origin);
+        let of_pairs = dataset
+            .pairs
+            .iter()
+            .flat_map(|pair| [pair.chosen.origin(), pair.rejected.origin()]);
+        let origins = of_rows.chain(of_pairs).cloned().collect();
+        let digest = |rows: &mut dyn Iterator<Item = &Row>| {
+            let mut hasher = Hasher::default();
+            for row in rows {
+                hasher.field(row.digest().as_str().as_bytes());
+            }
+            hasher.finish()
+        };
+        let rows_digest = digest(&mut rows.iter());
+        let of_pairs = |pair: &Pair| [pair.chosen().clone(), pair.rejected().clone()];
+        let both: Vec<Row> = pairs.iter().flat_map(of_pairs).collect();
+        Ok(TrainingData {
+            rows_digest,
+            pairs_digest: digest(&mut both.iter()),
+            rows,
+            pairs,
+            origins,
+        })
+    }
+
+    /// Refuses rows and pairs of tasks that select or test, and of their source groups.
+    pub fn check_held_out(&self, session: &Session<'_>) -> Result<(), CliError> {
+        let mut held_out: Vec<Task> = Vec::new();
+        if session.recipe.select.is_some() {
+            held_out.extend(session.tasks(SplitArg::Dev, None)?);
+        }
+        if session.recipe.evaluate.is_some() {
+            held_out.extend(session.tasks(SplitArg::Test, None)?);
+        }
+        let held_out: Vec<&Task> = held_out.iter().collect();
+        let found = overlap::rows_and_held_out(&self.origins, &held_out);
+        let Some((origin, task)) = found.first() else {
+            return Ok(());
+        };
+        Err(CliError::new(
+            exit_code::FINDINGS,
+            format!(
+                "train on these rows: {} trials are of held-out tasks or their source groups; \
+                 the first is of {} in group {}, where {task} is held out",
+                found.len(),
+                origin.task_id,
+                origin.source_group
+            ),
+        )
+        .hint(
+            "build the data set against this suite: `temper dataset build` leaves such trials out",
+        ))
+    }
+}
+
+/// The data set of the run; none where `--until` stops before it is needed.
+pub fn provide(session: &Session<'_>) -> Step<Option<TrainingData>> {
+    let data = match &session.recipe.data {
+        Some(data) => TrainingData::read(&data.directory)?,
+        None => {
+            return Err(CliError::new(
+                exit_code::USAGE,
+                "collect and build: name a data set in [data]",
+            )
+            .into());
+        }
+    };
+    data.check_held_out(session)?;
+    if session.recipe.preference.is_some() && data.pairs.is_empty() {
+        return Err(CliError::new(
+            exit_code::INPUT,
+            "train on preferences: the data set has no pairs",
+        )
+        .hint("pairs need solved and failed trials of one task, and [build.pairs]")
+        .into());
+    }
+    Ok(Some(data))
+}
+
+/// The data set where it is there already.
+pub fn existing(session: &Session<'_>) -> Result<Option<TrainingData>, CliError> {
+    match &session.recipe.data {
+        Some(data) => {
+            let data = TrainingData::read(&data.directory)?;
+            data.check_held_out(session)?;
+            Ok(Some(data))
+        }
+        None => Ok(None),
+    }
+}
+
+/// What collecting and building would do.
+pub fn plan(_session: &Session<'_>) -> Result<Vec<super::plan::Line>, CliError> {
+    Ok(Vec::new())
+}

@@ -1,0 +1,420 @@
+//! `temper train` through the binary, on a model of random weights.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use temper_core::{AgentName, SourceGroup, TaskId, manifest::Producer};
+use temper_dataset::{
+    build::{BuildReport, Dataset},
+    pairs::{Hardness, PairRow},
+    row::{RowOrigin, Span, SpanKind, TokenSource, TrainingRow},
+    store,
+};
+
+use crate::{
+    support::{Ran, Workspace},
+    tiny_model::write_model,
+};
+
+fn origin(task: &str, attempt: u32) -> RowOrigin {
+    RowOrigin {
+        task_id: TaskId::new(task).unwrap(),
+        source_group: SourceGroup::new(format!("group/{task}")).unwrap(),
+        agent: AgentName::new("teacher").unwrap(),
+        attempt,
+        seed: 1,
+    }
+}
+
+/// A row of ids that depend on its number; the last half is learned.
+fn row(task: &str, number: u32) -> TrainingRow {
+    let n_ids = 16 + number as usize % 5;
+    let ids = (0..n_ids as u32).map(|at| 100 + (at * 37 + number * 11) % 900);
+    let span = |end, kind| Span {
+        end,
+        kind,
+        message: None,
+    };
+    let spans = vec![
+        span(n_ids / 2, SpanKind::Prompt),
+        span(n_ids, SpanKind::Reply),
+    ];
+    TrainingRow::new(
+        origin(task, number),
+        TokenSource::Sampled,
+        ids.collect(),
+        spans,
+        None,
+    )
+    .unwrap()
+}
+
+/// Writes a data set of rows and pairs of a task.
+fn write_dataset(directory: &Path, task: &str, n_rows: u32) {
+    let pair = |number| PairRow {
+        chosen: row(task, number),
+        rejected: row(task, number + 50),
+        hardness: Hardness {
+            passes_public: false,
+            patch_distance: 0.5,
+        },
+    };
+    let dataset = Dataset {
+        rows: (0..n_rows).map(|number| row(task, number)).collect(),
+        pairs: (0..4).map(pair).collect(),
+        groups: Vec::new(),
+        report: BuildReport::default(),
+    };
+    let manifest = temper_core::manifest::Manifest {
+        format: temper_core::manifest::Manifest::FORMAT,
+        kind: store::KIND.into(),
+        producer: Producer {
+            name: "temper".into(),
+            version: "0".into(),
+        },
+        inputs: Default::default(),
+        config: Value::Null,
+        seed: 0,
+    };
+    store::write(directory, &dataset, &manifest).unwrap();
+}
+
+const TRAIN: &str = r#"
+[output]
+directory = "run"
+[model]
+source = "model"
+[data]
+directory = "data"
+[train]
+rows_per_update = 2
+epochs = EPOCHS
+[train.method.lora]
+rank = 4
+alpha = 8.0
+[train.optimizer]
+learning_rate = 1e-2
+[train.snapshots]
+every_epoch = false
+every_updates = 5
+"#;
+
+/// A workspace with a model, a data set of eight rows, and a recipe.
+fn workspace(recipe: &str) -> Workspace {
+    let workspace = Workspace::new(2);
+    write_model(&workspace.path("model"));
+    write_dataset(&workspace.path("data"), "train-me", 8);
+    fs::write(workspace.path("recipe.toml"), recipe).unwrap();
+    workspace
+}
+
+fn train<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    let mut arguments = vec!["train", "recipe.toml", "--device", "cpu", "--threads", "1"];
+    arguments.extend(more);
+    arguments
+}
+
+/// The only folder below one.
+fn only(folder: &Path) -> PathBuf {
+    let items: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|item| item.unwrap().path())
+        .collect();
+    assert_eq!(items.len(), 1, "{items:?}");
+    items[0].clone()
+}
+
+fn adapter(run: &Path, update: u64) -> Vec<u8> {
+    let snapshot = only(&run.join("train/seed-0")).join(format!("snapshots/update-{update:08}"));
+    fs::read(snapshot.join("adapter/adapter_model.safetensors")).unwrap()
+}
+
+/// The update numbers of a run's metrics.
+fn updates(run: &Path) -> Vec<u64> {
+    let text = fs::read_to_string(only(&run.join("train/seed-0")).join("metrics.jsonl")).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|line| line["event"] == "update")
+        .map(|line| line["update"].as_u64().unwrap())
+        .collect()
+}
+
+#[test]
+fn a_training_stage_is_planned_done_once_and_done_anew_when_settings_change() {
+    let recipe = TRAIN.replace("EPOCHS", "2");
+    let workspace = workspace(&recipe);
+    let run = workspace.path("run");
+    let plan = workspace
+        .run(&train(&["--dry-run", "--format", "json"]))
+        .expect(0)
+        .json();
+    assert_eq!(plan["stages"][0]["stage"], "train");
+    assert_eq!(plan["stages"][0]["state"], "to do");
+    // Rows have 16 to 20 tokens: 16+17+18+19+20+16+17+18, twice.
+    assert_eq!(plan["stages"][0]["tokens"], 282);
+    assert!(plan["stages"][0]["memory_bytes"].as_u64().unwrap() > 100_000);
+    assert_eq!(plan["stages"][0]["seconds"], Value::Null);
+    assert!(!run.join("train").exists());
+    let table = workspace.run(&train(&["--dry-run"])).expect(0).stdout;
+    assert!(table.contains("unknown"), "{table}");
+
+    let first = workspace.run(&train(&["--format", "json"])).expect(0);
+    for words in [
+        "self-test:",
+        "update 8/8, loss",
+        "tokens/s",
+        "8 updates are done",
+    ] {
+        assert!(first.stderr.contains(words), "{words}\n{}", first.stderr);
+    }
+    assert_eq!(updates(&run), [1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(
+        first.json()["trained"][0]["snapshots"],
+        serde_json::json!(["sft-seed-0-update-5", "sft-seed-0-update-8"])
+    );
+    assert_eq!(
+        first.json()["selected"][0]["candidate"],
+        "sft-seed-0-update-8"
+    );
+    let folder = only(&run.join("train/seed-0"));
+    let events: Vec<_> = fs::read_dir(folder.join("tensorboard")).unwrap().collect();
+    assert_eq!(events.len(), 1);
+    let page = fs::read_to_string(run.join("report.html")).unwrap();
+    assert!(page.contains("gradient_norm") && page.contains("sft, seed 0"));
+
+    let second = workspace.run(&train(&["--format", "json"])).expect(0);
+    assert!(second.stderr.contains("train seed-0: done before, skipped"));
+    assert_eq!(second.json(), first.json());
+    let plan = workspace
+        .run(&train(&["--dry-run", "--format", "json"]))
+        .expect(0)
+        .json();
+    assert_eq!(plan["stages"][0]["state"], "done");
+    assert!(plan["stages"][0]["seconds"].as_f64().unwrap() > 0.0);
+
+    let changed = recipe.replace("1e-2", "2e-2");
+    fs::write(workspace.path("recipe.toml"), changed).unwrap();
+    let third = workspace.run(&train(&["--format", "json"])).expect(0);
+    assert_ne!(third.json()["trained"], first.json()["trained"]);
+    assert_eq!(fs::read_dir(run.join("train/seed-0")).unwrap().count(), 2);
+    // The old run is there still, and other data is another run.
+    fs::write(workspace.path("recipe.toml"), &recipe).unwrap();
+    let fourth = workspace.run(&train(&["--format", "json"])).expect(0);
+    assert!(fourth.stderr.contains("skipped"));
+    fs::remove_dir_all(workspace.path("data")).unwrap();
+    write_dataset(&workspace.path("data"), "train-me", 9);
+    let fifth = workspace.run(&train(&["--format", "json"])).expect(0);
+    assert!(!fifth.stderr.contains("skipped"), "{}", fifth.stderr);
+    assert_eq!(fs::read_dir(run.join("train/seed-0")).unwrap().count(), 3);
+}
+
+#[test]
+fn a_killed_or_stopped_run_goes_on_with_the_same_bits() {
+    let recipe = TRAIN.replace("EPOCHS", "100");
+    let workspace = workspace(&recipe);
+    let whole = workspace.path("whole");
+    workspace.run(&train(&["-o", "whole", "-q"])).expect(0);
+    for signal in ["KILL", "INT"] {
+        let output = format!("broken-{signal}");
+        let run = workspace.path(&output);
+        let mut child = workspace
+            .temper(&train(&["-o", &output, "-q"]))
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The first snapshot of eighty is there: work is under way and far from done.
+        let started = Instant::now();
+        let has_snapshot = || {
+            let folder = fs::read_dir(run.join("train/seed-0")).ok()?.next()?.ok()?;
+            let first = folder
+                .path()
+                .join("snapshots/update-00000005/complete.json");
+            first.exists().then_some(())
+        };
+        while has_snapshot().is_none() {
+            assert!(started.elapsed() < Duration::from_secs(120), "no snapshot");
+            assert!(child.try_wait().unwrap().is_none(), "it ended early");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let sent = std::process::Command::new("kill")
+            .args(["-s", signal, &child.id().to_string()])
+            .status();
+        assert!(sent.unwrap().success());
+        let ended = Ran::new(child.wait_with_output().unwrap());
+        assert!(!run.join("report.html").exists());
+        if signal == "INT" {
+            let ended = ended.expect(130);
+            assert!(ended.stderr.contains("run the same command again"));
+        }
+        let plan = train(&["-o", &output, "--dry-run", "--format", "json"]);
+        let plan = workspace.run(&plan).expect(0).json();
+        assert_eq!(plan["stages"][0]["state"], "unfinished");
+        let from = workspace
+            .run(&train(&["-o", &output, "--from", "report"]))
+            .expect(3);
+        assert!(from.stderr.contains("is not finished"), "{}", from.stderr);
+        let again = workspace.run(&train(&["-o", &output])).expect(0);
+        assert!(
+            again.stderr.contains("goes on after update"),
+            "{}",
+            again.stderr
+        );
+        assert_eq!(updates(&run), (1..=400).collect::<Vec<u64>>());
+        assert!(adapter(&run, 400) == adapter(&whole, 400));
+    }
+}
+
+#[test]
+fn preference_training_goes_on_from_the_adapter_and_begins_at_ln_2() {
+    let recipe = format!(
+        "{}\n[preference]\nobjective.dpo.beta = 0.1\nrows_per_update = 2\n",
+        TRAIN.replace("EPOCHS", "2")
+    );
+    let workspace = workspace(&recipe);
+    let first = workspace.run(&train(&["--format", "json"])).expect(0);
+    let text = first.json();
+    assert_eq!(text["trained"][1]["objective"], "dpo");
+    let folder = only(&workspace.path("run/preference/seed-0"));
+    let metrics = fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    let first_update = metrics
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .find(|line| line["event"] == "update")
+        .unwrap();
+    assert_eq!(first_update["metrics"]["loss"], std::f64::consts::LN_2);
+    let second = workspace.run(&train(&["--format", "json"])).expect(0);
+    assert_eq!(second.json(), text);
+    assert!(second.stderr.contains("preference seed-0: done before"));
+}
+
+#[test]
+fn a_recipe_that_is_wrong_is_refused_before_anything_is_made() {
+    let recipe = TRAIN.replace("EPOCHS", "2");
+    let workspace = workspace(&recipe);
+    let more = "epochs = 2\nepoch = 3";
+    for (text, code, words) in [
+        (
+            recipe.replace("epochs = 2", more),
+            3,
+            "unknown field `epoch`",
+        ),
+        (
+            recipe.replace("rows_per_update = 2", "rows_per_update = 20"),
+            3,
+            "every update would be smaller",
+        ),
+        (
+            recipe.replace("source = \"model\"", "source = \"nowhere\""),
+            3,
+            "nowhere",
+        ),
+        (
+            recipe.replace("directory = \"data\"", "directory = \"suite\""),
+            3,
+            "temper dataset build",
+        ),
+        (
+            format!("{recipe}[select]\n[suite]\nname = \"suite\"\n"),
+            3,
+            "none matches",
+        ),
+    ] {
+        fs::write(workspace.path("recipe.toml"), &text).unwrap();
+        for arguments in [train(&[]), train(&["--dry-run"])] {
+            let refused = workspace.run(&arguments).expect(code);
+            assert!(
+                refused.stderr.contains(words),
+                "{words}\n{}",
+                refused.stderr
+            );
+        }
+        assert!(!workspace.path("run/train/seed-0").exists(), "{words}");
+    }
+    fs::write(workspace.path("recipe.toml"), &recipe).unwrap();
+    for (arguments, words) in [
+        (train(&["--until", "select"]), "no such stage"),
+        (train(&["--from", "build"]), "no such stage"),
+        (train(&["--until", "train", "--again", "x"]), "final test"),
+    ] {
+        let refused = workspace.run(&arguments).expect(2);
+        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    }
+}
+
+/// A suite of tasks that differ in their words, their files and their groups: two of each split.
+fn write_suite(workspace: &Workspace) {
+    let words = ["alpha", "beta", "gamma", "delta", "omega", "sigma"];
+    for (number, word) in words.iter().enumerate() {
+        let task = workspace.path(&format!("suite/tasks/answer-{number:03}"));
+        fs::write(
+            task.join("statement.md"),
+            format!("Make answer.txt say yes, {word}.\n"),
+        )
+        .unwrap();
+        fs::write(task.join("start/keep.txt"), format!("{word}\n")).unwrap();
+        let path = task.join("temper-task.toml");
+        let split = ["train", "dev", "test"][number / 2];
+        let text = fs::read_to_string(&path).unwrap();
+        let text = text
+            .replace("split = \"test\"", &format!("split = \"{split}\""))
+            .replace(
+                &format!("answers/{}", number / 2),
+                &format!("answers/{word}"),
+            );
+        fs::write(&path, text).unwrap();
+    }
+}
+
+#[test]
+fn a_tie_keeps_the_start_and_shared_groups_are_refused() {
+    // This model's context is shorter than the prompt, so nobody solves anything.
+    let recipe = format!(
+        "{}\n[suite]\nname = \"suite\"\n[agent]\nsteps = 1\n[select]\n[evaluate]\nresamples = 200\n",
+        TRAIN.replace("EPOCHS", "2")
+    );
+    let workspace = Workspace::new(6);
+    write_suite(&workspace);
+    write_model(&workspace.path("model"));
+    write_dataset(&workspace.path("data"), "train-me", 8);
+    fs::write(workspace.path("recipe.toml"), &recipe).unwrap();
+    let tied = workspace.run(&train(&["--format", "json"])).expect(0);
+    let selected = &tied.json()["selected"][0];
+    assert_eq!(selected["keeps_start"], true);
+    assert_eq!(selected["selection"]["chosen"], 0);
+    assert_eq!(selected["selection"]["n_compared"], 2);
+    assert!(
+        tied.stderr.contains("no candidate to test"),
+        "{}",
+        tied.stderr
+    );
+    assert!(!workspace.path("run/final-tests.jsonl").exists());
+    let page = fs::read_to_string(workspace.path("run/report.html")).unwrap();
+    assert!(page.contains("which was kept"));
+
+    // A row of a dev task's group, and then a dev task of a test task's group.
+    fs::rename(workspace.path("data"), workspace.path("good")).unwrap();
+    write_dataset(&workspace.path("data"), "answer-002", 8);
+    let refused = workspace.run(&train(&["-o", "other"])).expect(7);
+    assert!(refused.stderr.contains("answer-002"), "{}", refused.stderr);
+    fs::remove_dir_all(workspace.path("data")).unwrap();
+    fs::rename(workspace.path("good"), workspace.path("data")).unwrap();
+    let task = workspace.path("suite/tasks/answer-003/temper-task.toml");
+    let text = fs::read_to_string(&task).unwrap();
+    fs::write(&task, text.replace("answers/delta", "answers/omega")).unwrap();
+    for arguments in [
+        train(&["-o", "other"]),
+        train(&["-o", "other", "--dry-run"]),
+    ] {
+        let refused = workspace.run(&arguments).expect(7);
+        assert!(
+            refused.stderr.contains("answers/omega"),
+            "{}",
+            refused.stderr
+        );
+    }
+    assert!(!workspace.path("other/train").exists());
+}
