@@ -4,10 +4,11 @@ mod check;
 mod sections;
 
 use serde::{Deserialize, Serialize};
+use temper_dataset::build::BuildConfig;
 
 pub use sections::{
-    AgentSettings, BuildSettings, CollectSettings, DataSettings, EvaluateSettings, ModelSettings,
-    OutputSettings, PairSettings, PreferenceSettings, SelectSettings, SuiteSettings, TrainSettings,
+    AgentSettings, CollectSettings, DataSettings, EvaluateSettings, ModelSettings, OutputSettings,
+    PreferenceSettings, SelectSettings, SuiteSettings, TrainSettings,
 };
 
 /// What a staged run does. Paths are taken from the directory that the program runs in.
@@ -31,9 +32,9 @@ pub struct Recipe {
     /// Teachers, one after another.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub collect: Vec<CollectSettings>,
-    /// From candidates to rows and pairs.
+    /// From candidates to rows and pairs, as for `temper dataset build --config`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub build: Option<BuildSettings>,
+    pub build: Option<BuildConfig>,
     /// Supervised training.
     #[serde(default)]
     pub train: TrainSettings,

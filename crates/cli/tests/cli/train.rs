@@ -27,6 +27,7 @@ fn origin(task: &str, attempt: u32) -> RowOrigin {
         agent: AgentName::new("teacher").unwrap(),
         attempt,
         seed: 1,
+        teacher: None,
     }
 }
 
@@ -62,6 +63,7 @@ fn write_dataset(directory: &Path, task: &str, n_rows: u32) {
             passes_public: false,
             patch_distance: 0.5,
         },
+        shared: None,
     };
     let dataset = Dataset {
         rows: (0..n_rows).map(|number| row(task, number)).collect(),
@@ -417,4 +419,197 @@ fn a_tie_keeps_the_start_and_shared_groups_are_refused() {
         );
     }
     assert!(!workspace.path("other/train").exists());
+}
+
+/// The tiny model with room for a short prompt.
+fn write_longer_model(folder: &Path) {
+    write_model(folder);
+    let path = folder.join("config.json");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(
+        &path,
+        text.replace(
+            "\"max_position_embeddings\":256",
+            "\"max_position_embeddings\":1024",
+        ),
+    )
+    .unwrap();
+}
+
+const WHOLE: &str = r#"
+[output]
+directory = "run"
+[model]
+source = "model"
+[suite]
+name = "suite"
+[agent]
+reply_tokens = 64
+steps = 1
+[agent.set]
+"agent.system_template" = "Repair."
+"agent.instance_template" = "{{task}}"
+[[collect]]
+teacher = "SOLVER"
+[[collect]]
+teacher = "LOSER"
+[build]
+[build.pairs]
+max_per_task = 2
+[train]
+seeds = [0, 1]
+rows_per_update = 2
+epochs = 120
+[train.method.lora]
+rank = 16
+alpha = 32.0
+[train.optimizer]
+learning_rate = 1e-2
+decay = "linear"
+[train.snapshots]
+every_epoch = false
+every_updates = 80
+[select]
+[preference]
+objective.dpo.beta = 0.1
+rows_per_update = 2
+[preference.optimizer]
+learning_rate = 1e-5
+[evaluate]
+resamples = 200
+"#;
+
+fn reply(word: &str) -> String {
+    crate::support::bash(&format!(
+        "echo {word} > answer.txt && echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+    ))
+}
+
+/// The lines of the final tests' file.
+fn final_tests(run: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(run.join("final-tests.jsonl")).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn a_whole_recipe_makes_a_model_that_solves_what_its_start_does_not() {
+    let workspace = Workspace::new(6);
+    write_suite(&workspace);
+    write_longer_model(&workspace.path("model"));
+    let solver = workspace.script("solver", &[&reply("yes")]);
+    let loser = workspace.script("loser", &[&reply("maybe")]);
+    let recipe = WHOLE.replace("SOLVER", &solver).replace("LOSER", &loser);
+    fs::write(workspace.path("recipe.toml"), &recipe).unwrap();
+    let run = workspace.path("run");
+    let json = ["--format", "json"];
+
+    let plan = workspace.run(&train(&["--dry-run"])).expect(0).stdout;
+    for words in [
+        "collect",
+        "select-preference",
+        "the data set is not there yet",
+        "unknown",
+    ] {
+        assert!(plan.contains(words), "{words}\n{plan}");
+    }
+    // Stage by stage, and a kill in the middle of the final test.
+    let built = workspace.run(&train(&["--until", "build"])).expect(0);
+    assert!(
+        built
+            .stderr
+            .contains("2 of 2 tasks have a verified candidate")
+    );
+    assert!(!run.join("train").exists());
+    let plan = workspace
+        .run(&train(&["--dry-run", "--format", "json"]))
+        .expect(0)
+        .json();
+    assert_eq!(plan["stages"][2]["stage"], "build");
+    assert_eq!(plan["stages"][2]["state"], "done");
+    let trained = workspace.run(&train(&["--until", "train"])).expect(0);
+    assert!(trained.stderr.contains("build: done before, skipped"));
+    let mut child = workspace.temper(&train(&["-q"])).spawn().unwrap();
+    let started = Instant::now();
+    while !run.join("final-tests.jsonl").exists() {
+        assert!(
+            started.elapsed() < Duration::from_secs(300),
+            "no final test"
+        );
+        assert!(child.try_wait().unwrap().is_none(), "it ended early");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+
+    let whole = workspace.run(&train(&json)).expect(0);
+    let result = whole.json();
+    let selected = result["selected"].as_array().unwrap();
+    assert_eq!(selected.len(), 4);
+    for (index, selected) in selected.iter().enumerate() {
+        let scores = &selected["selection"]["scores"];
+        let chosen = selected["selection"]["chosen"].as_u64().unwrap() as usize;
+        assert_eq!(scores[chosen]["n_solved"], 2, "{selected}");
+        // The second two are preference training: what solves everything already is kept.
+        assert_eq!(selected["keeps_start"], index >= 2);
+        if index < 2 {
+            assert_eq!(scores[0]["n_solved"], 0);
+        }
+    }
+    let tested = result["tested"]["candidates"].as_array().unwrap();
+    assert_eq!(tested.len(), 2);
+    for tested in tested {
+        let arms = &tested["comparison"]["arms"];
+        assert_eq!(arms[0]["tasks_solved"]["n_solved"], 0);
+        assert_eq!(arms[1]["tasks_solved"]["n_solved"], 2);
+    }
+    let lines = final_tests(&run);
+    assert_eq!(lines.len(), 4);
+    assert!(lines.iter().all(|line| line["run"]["number"] == 1));
+    let page = fs::read_to_string(run.join("report.html")).unwrap();
+    for words in [
+        "Final tests",
+        "sft, seed 1",
+        "dev trials solved",
+        "learning_rate",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+
+    // Nothing is done twice.
+    let again = workspace.run(&train(&json)).expect(0);
+    assert_eq!(again.json(), result);
+    assert_eq!(
+        again.stderr.matches("done before, skipped").count(),
+        24,
+        "{}",
+        again.stderr
+    );
+    assert_eq!(final_tests(&run), lines);
+
+    // A second look at the test needs a reason, which stays.
+    fs::remove_dir_all(run.join("evaluate")).unwrap();
+    let refused = workspace.run(&train(&[])).expect(7);
+    assert!(
+        refused.stderr.contains("--again REASON"),
+        "{}",
+        refused.stderr
+    );
+    let other = recipe.replace("[evaluate]", "[evaluate]\nseed = 5");
+    fs::write(workspace.path("recipe.toml"), other).unwrap();
+    let refused = workspace.run(&train(&[])).expect(7);
+    assert!(
+        refused.stderr.contains("with other settings"),
+        "{}",
+        refused.stderr
+    );
+    fs::write(workspace.path("recipe.toml"), &recipe).unwrap();
+    let allowed = workspace
+        .run(&train(&["--again", "the disk was lost"]))
+        .expect(0);
+    assert!(allowed.stderr.contains("number 2"), "{}", allowed.stderr);
+    assert_eq!(final_tests(&run).len(), 8);
+    let page = fs::read_to_string(run.join("report.html")).unwrap();
+    assert!(page.contains("the disk was lost"));
 }

@@ -6,6 +6,9 @@ use temper_train::Method;
 
 use super::{Recipe, RecipeError};
 
+/// The model that is trained, as a teacher.
+const POLICY: &str = "policy";
+
 impl Recipe {
     /// Checks every setting against the others. What depends on data, model or device is checked
     /// where these are known.
@@ -53,6 +56,24 @@ impl Recipe {
             if collect.steps_back.is_some() && collect.branches.is_none() {
                 return refuse(&at("steps_back"), "it is for branches, and there are none");
             }
+            if collect.temperature.is_some() && collect.teacher != POLICY {
+                return refuse(
+                    &at("temperature"),
+                    "it is for the teacher \"policy\"; others have their own",
+                );
+            }
+            let temperature = collect
+                .temperature
+                .unwrap_or_else(|| self.agent.as_ref().map_or(0.0, |agent| agent.temperature));
+            if !(temperature.is_finite() && temperature >= 0.0) {
+                return refuse(&at("temperature"), "it is negative or no number");
+            }
+            if collect.teacher == POLICY && collect.attempts > 1 && temperature == 0.0 {
+                return refuse(
+                    &at("attempts"),
+                    "at temperature 0 every candidate of a task is the same",
+                );
+            }
             if collect.limit == Some(0) {
                 return refuse(&at("limit"), "no task would be left");
             }
@@ -62,6 +83,9 @@ impl Recipe {
                     "the same teacher is asked for the same twice",
                 );
             }
+        }
+        if self.build.as_ref().is_some_and(|build| build.groups) {
+            return refuse("build.groups", "no stage of a recipe learns from groups");
         }
         let pairs = self.build.as_ref().map(|build| build.pairs.is_some());
         match (pairs, &self.preference) {

@@ -3,12 +3,6 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, de};
-use temper_dataset::{
-    build::BuildConfig,
-    filter::FilterConfig,
-    pairs::PairConfig,
-    sampled::{FaultyReplies, OnBreak},
-};
 use temper_train::{PreferenceConfig, PreferenceObjective, SftConfig, TrainingConfig};
 
 /// `[output]`
@@ -85,6 +79,9 @@ pub struct CollectSettings {
     /// What candidates are drawn from.
     #[serde(default)]
     pub seed: u64,
+    /// Temperature of the policy in place of that of `[agent]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f32>,
     /// Continuations of each failed candidate from one state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branches: Option<u32>,
@@ -98,39 +95,6 @@ pub struct CollectSettings {
 
 fn one() -> u32 {
     1
-}
-
-/// `[build]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct BuildSettings {
-    /// Trials of one task that are kept; all unless given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_per_task: Option<usize>,
-    /// What becomes of replies without a usable action: `refuse` or `mask`.
-    pub faulty_replies: FaultyReplies,
-    /// What becomes of conversations whose tokens do not only grow: `split` or `refuse`.
-    pub on_break: OnBreak,
-    /// Rows with more tokens are left out; as many as the model takes unless given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_tokens: Option<usize>,
-    /// Decides which of several trials with one patch, and which beyond the cap, are left out.
-    pub seed: u64,
-    /// Makes preference pairs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pairs: Option<PairSettings>,
-}
-
-/// `[build.pairs]`
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct PairSettings {
-    /// Pairs of one task.
-    pub max_per_task: usize,
-    /// Makes hard negatives only.
-    pub hard_only: bool,
-    /// A patch this near to the solved one is a hard negative.
-    pub hard_distance: f64,
 }
 
 /// `[train]`: the settings of supervised training, and the seeds that it runs with.
@@ -205,17 +169,6 @@ impl Default for AgentSettings {
     }
 }
 
-impl Default for PairSettings {
-    fn default() -> Self {
-        let config = PairConfig::default();
-        PairSettings {
-            max_per_task: config.max_per_task,
-            hard_only: config.hard_only,
-            hard_distance: config.hard_distance,
-        }
-    }
-}
-
 impl Default for TrainSettings {
     fn default() -> Self {
         TrainSettings {
@@ -242,28 +195,6 @@ impl Default for EvaluateSettings {
             seed: 0,
             limit: None,
             resamples: 10_000,
-        }
-    }
-}
-
-impl BuildSettings {
-    /// The settings as the data set's code takes them; `model_tokens` is how many tokens the model
-    /// takes.
-    pub fn config(&self, model_tokens: usize) -> BuildConfig {
-        BuildConfig {
-            filter: FilterConfig {
-                max_per_task: self.max_per_task,
-                faulty_replies: self.faulty_replies,
-                seed: self.seed,
-            },
-            on_break: self.on_break,
-            max_tokens: Some(self.max_tokens.unwrap_or(model_tokens)),
-            pairs: self.pairs.map(|pairs| PairConfig {
-                max_per_task: pairs.max_per_task,
-                hard_only: pairs.hard_only,
-                hard_distance: pairs.hard_distance,
-            }),
-            groups: false,
         }
     }
 }

@@ -117,6 +117,24 @@ fn unknown_keys_and_settings_without_effect_are_errors() {
             "it is for branches",
         ),
         (
+            format!("{output}{collect}groups = true\n"),
+            "learns from groups",
+        ),
+        (
+            format!(
+                "{output}{}",
+                collect.replace("\"search\"", "\"policy\"\nattempts = 2")
+            ),
+            "every candidate of a task is the same",
+        ),
+        (
+            format!(
+                "{output}{}",
+                collect.replace("\"search\"", "\"search\"\ntemperature = 1.0")
+            ),
+            "others have their own",
+        ),
+        (
             format!("{output}{collect}[evaluate]\nresamples = 3\n"),
             "100 to 10,000,000",
         ),

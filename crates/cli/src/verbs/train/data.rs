@@ -5,10 +5,13 @@ use temper_dataset::{
     row::{RowOrigin, TrainingRow},
     store,
 };
-use temper_recipe::overlap;
+use temper_recipe::{StageName, overlap};
 use temper_train::{Pair, Row};
 
-use super::session::{Session, Step};
+use super::{
+    gather,
+    session::{Session, Step},
+};
 use crate::{args::SplitArg, error::CliError, exit_code};
 
 /// Rows and pairs, ready for training.
@@ -74,8 +77,20 @@ impl TrainingData {
         })
     }
 
+    /// Refuses data without what the recipe trains on, and data of tasks that select or test.
+    fn check(&self, session: &Session<'_>) -> Result<(), CliError> {
+        if session.recipe.preference.is_some() && self.pairs.is_empty() {
+            return Err(CliError::new(
+                exit_code::INPUT,
+                "train on preferences: the data set has no pairs",
+            )
+            .hint("pairs need solved and failed trials of one task, and [build.pairs]"));
+        }
+        self.check_held_out(session)
+    }
+
     /// Refuses rows and pairs of tasks that select or test, and of their source groups.
-    pub fn check_held_out(&self, session: &Session<'_>) -> Result<(), CliError> {
+    fn check_held_out(&self, session: &Session<'_>) -> Result<(), CliError> {
         let mut held_out: Vec<Task> = Vec::new();
         if session.recipe.select.is_some() {
             held_out.extend(session.tasks(SplitArg::Dev, None)?);
@@ -109,38 +124,29 @@ pub fn provide(session: &Session<'_>) -> Step<Option<TrainingData>> {
     let data = match &session.recipe.data {
         Some(data) => TrainingData::read(&data.directory)?,
         None => {
-            return Err(CliError::new(
-                exit_code::USAGE,
-                "collect and build: name a data set in [data]",
-            )
-            .into());
+            let Some(directory) = gather::provide(session)? else {
+                return Ok(None);
+            };
+            if !session.reaches(StageName::Train) {
+                return Ok(None);
+            }
+            TrainingData::read(&directory)?
         }
     };
-    data.check_held_out(session)?;
-    if session.recipe.preference.is_some() && data.pairs.is_empty() {
-        return Err(CliError::new(
-            exit_code::INPUT,
-            "train on preferences: the data set has no pairs",
-        )
-        .hint("pairs need solved and failed trials of one task, and [build.pairs]")
-        .into());
-    }
+    data.check(session)?;
     Ok(Some(data))
 }
 
 /// The data set where it is there already.
 pub fn existing(session: &Session<'_>) -> Result<Option<TrainingData>, CliError> {
-    match &session.recipe.data {
-        Some(data) => {
-            let data = TrainingData::read(&data.directory)?;
-            data.check_held_out(session)?;
-            Ok(Some(data))
-        }
-        None => Ok(None),
-    }
-}
-
-/// What collecting and building would do.
-pub fn plan(_session: &Session<'_>) -> Result<Vec<super::plan::Line>, CliError> {
-    Ok(Vec::new())
+    let directory = match &session.recipe.data {
+        Some(data) => data.directory.clone(),
+        None => match gather::existing(session)? {
+            Some(directory) => directory,
+            None => return Ok(None),
+        },
+    };
+    let data = TrainingData::read(&directory)?;
+    data.check(session)?;
+    Ok(Some(data))
 }

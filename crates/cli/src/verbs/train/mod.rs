@@ -4,6 +4,7 @@ pub mod args;
 mod data;
 mod evaluate;
 mod fit;
+mod gather;
 mod plan;
 mod report;
 mod select;

@@ -14,7 +14,7 @@ use temper_train::RunPlan;
 use super::{
     data,
     fit::{Objective, read_adapter},
-    select,
+    gather, select,
     session::Session,
     trials::{Contender, Weights},
 };
@@ -62,7 +62,7 @@ pub fn print(session: &Session<'_>) -> Result<u8, CliError> {
 
 fn plan(session: &Session<'_>) -> Result<Plan, CliError> {
     let recipe = &session.recipe;
-    let mut lines = data::plan(session)?;
+    let mut lines = gather::plan(session)?;
     let data = data::existing(session)?;
     let start = session.start()?;
     let mut memory = BTreeMap::new();
@@ -171,6 +171,14 @@ fn plan(session: &Session<'_>) -> Result<Plan, CliError> {
 }
 
 impl Line {
+    /// A line of what is done or not.
+    pub fn of(stage: StageName, part: Option<String>, is_done: bool, work: String) -> Self {
+        Line {
+            part,
+            ..Line::new(stage, if is_done { "done" } else { "to do" }, work)
+        }
+    }
+
     fn new(stage: StageName, state: &'static str, work: String) -> Self {
         Line {
             stage,
