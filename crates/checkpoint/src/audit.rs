@@ -23,6 +23,7 @@ use serde_json::Value;
 use temper_core::Digest;
 
 use crate::{
+    context::{RopeIdentity, rope_identity},
     file::{FileError, read_small},
     gguf::{Gguf, GgufError},
     weights::{Checkpoint, TensorFinding},
@@ -70,6 +71,8 @@ pub struct Audit {
     pub max_position_embeddings: Option<u64>,
     /// What the configuration says of the rotary embedding, as it stands there.
     pub rope: BTreeMap<String, Value>,
+    /// What that computes; what the configuration does not state is absent.
+    pub rope_identity: RopeIdentity,
     /// Tokens and template.
     pub words: Words,
     /// What is wrong or worth knowing, errors first.
@@ -329,12 +332,12 @@ pub fn audit(path: &Path, options: &AuditOptions) -> Result<Audit, AuditError> {
     let mut findings = Vec::new();
     let (folder, names) = hash::files_of(path)?;
     let files = hash::hash_all(&folder, &names, options.n_threads)?;
-    let config = json(&folder, "config.json", &mut findings);
-    let is_gguf = path.is_file();
-    let weights = if is_gguf {
-        gguf_summary(&Gguf::open(path)?)
+    let (config, weights) = if path.is_file() {
+        let gguf = Gguf::open(path)?;
+        (gguf_config(&gguf), gguf_summary(&gguf))
     } else {
-        shards::check(&folder, &mut findings)
+        let config = json(&folder, "config.json", &mut findings);
+        (config, shards::check(&folder, &mut findings))
     };
     if findings.is_empty()
         && let Ok(checkpoint) = Checkpoint::inspect(path)
@@ -374,6 +377,7 @@ pub fn audit(path: &Path, options: &AuditOptions) -> Result<Audit, AuditError> {
             .into_iter()
             .filter_map(|key| Some((key.to_owned(), config.get(key)?.clone())))
             .collect(),
+        rope_identity: rope_identity(&config),
         words,
         findings,
     })
@@ -386,6 +390,20 @@ impl Audit {
             .iter()
             .any(|finding| finding.severity() == Severity::Error)
     }
+}
+
+/// What a GGUF file's metadata would be as a `config.json`; null for an architecture that the engine
+/// does not have. Its data types are those of its tensors, so it declares none.
+fn gguf_config(gguf: &Gguf) -> Value {
+    let config = gguf
+        .config()
+        .ok()
+        .and_then(|config| config.to_json("").ok());
+    let mut config = config.unwrap_or_default();
+    if let Some(map) = config.as_object_mut() {
+        map.retain(|key, _| key != "dtype" && key != "torch_dtype");
+    }
+    config
 }
 
 fn gguf_summary(gguf: &Gguf) -> WeightsSummary {

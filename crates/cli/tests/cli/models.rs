@@ -2,6 +2,8 @@
 
 use std::{fs, path::PathBuf};
 
+use serde_json::{Value, json};
+
 use crate::support::Workspace;
 
 fn fixture(name: &str) -> String {
@@ -143,4 +145,167 @@ fn models_that_cannot_be_had_or_used_are_named() {
             "{text}"
         );
     }
+}
+
+/// A safetensors file with these tensors of two bf16 elements each.
+fn shard(path: &std::path::Path, names: &[&str]) {
+    let entries: serde_json::Map<_, _> = names
+        .iter()
+        .enumerate()
+        .map(|(at, name)| {
+            let range = [4 * at, 4 * at + 4];
+            let entry = json!({"dtype": "BF16", "shape": [2], "data_offsets": range});
+            ((*name).to_owned(), entry)
+        })
+        .collect();
+    let header = Value::Object(entries).to_string();
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.resize(bytes.len() + 4 * names.len(), 7);
+    fs::write(path, bytes).unwrap();
+}
+
+fn index(folder: &std::path::Path, total_size: u64, map: Value) {
+    let index = json!({"metadata": {"total_size": total_size}, "weight_map": map});
+    fs::write(
+        folder.join("model.safetensors.index.json"),
+        index.to_string(),
+    )
+    .unwrap();
+}
+
+/// The kinds of an audit's findings by gravity.
+fn findings(audit: &Value, gravity: &str) -> Vec<String> {
+    const WARNINGS: [&str; 6] = [
+        "revision-unknown",
+        "no-end-of-turn",
+        "no-template",
+        "drops-thinking",
+        "prefix-property",
+        "words",
+    ];
+    let kinds = audit["findings"].as_array().unwrap().iter();
+    let mut kinds: Vec<_> = kinds
+        .map(|finding| finding["kind"].as_str().unwrap().to_owned())
+        .filter(|kind| WARNINGS.contains(&kind.as_str()) == (gravity == "warning"))
+        .collect();
+    kinds.sort();
+    kinds
+}
+
+#[test]
+fn an_index_that_lies_is_told_from_a_true_one() {
+    let workspace = Workspace::new(0);
+    let folder = workspace.path("model");
+    fs::create_dir(&folder).unwrap();
+    let (a, b) = (
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+    );
+    shard(&folder.join(a), &["one", "extra"]);
+    shard(&folder.join(b), &["two", "four"]);
+    let run = |code| {
+        workspace
+            .run(&["model", "audit", "model", "--format", "json"])
+            .expect(code)
+            .json()
+    };
+    let absent = "model-00003-of-00002.safetensors";
+    index(
+        &folder,
+        99,
+        json!({"one": a, "two": a, "three": absent, "four": b}),
+    );
+    let lies = run(7);
+    assert_eq!(
+        findings(&lies, "error"),
+        [
+            "shard-missing",
+            "tensor-missing",
+            "tensor-not-in-index",
+            "total-size"
+        ]
+    );
+    let all = lies["findings"].to_string();
+    for words in [
+        "\"tensor\":\"two\"",
+        "\"tensor\":\"extra\"",
+        "\"file\":\"model-00003-of-00002.safetensors\"",
+    ] {
+        assert!(all.contains(words), "{words}: {all}");
+    }
+    index(
+        &folder,
+        16,
+        json!({"one": a, "extra": a, "two": b, "four": b}),
+    );
+    let clean = run(0);
+    assert_eq!(findings(&clean, "error"), [""; 0]);
+    assert_eq!(clean["weights"]["n_tensors"], 4);
+    assert_eq!(clean["revision"]["value"], Value::Null);
+    let table = workspace.run(&["model", "audit", "model", "--revision", "v1"]);
+    assert!(table.expect(0).stdout.contains("v1 (by argument)"));
+}
+
+#[test]
+fn a_folder_without_weights_is_audited_for_what_is_there() {
+    let workspace = Workspace::new(0);
+    let folder = workspace.path("qwen3");
+    fs::create_dir(&folder).unwrap();
+    let chat = PathBuf::from(fixture("chat"));
+    fs::copy(
+        chat.join("words/tokenizer.json"),
+        folder.join("tokenizer.json"),
+    )
+    .unwrap();
+    fs::copy(
+        chat.join("templates/qwen3.jinja"),
+        folder.join("chat_template.jinja"),
+    )
+    .unwrap();
+    let words = temper_checkpoint::tokenizer::Tokenizer::from_folder(&folder).unwrap();
+    let end = words.token_id("<|im_end|>").unwrap();
+    fs::write(
+        folder.join("tokenizer_config.json"),
+        json!({"eos_token": "<|im_end|>"}).to_string(),
+    )
+    .unwrap();
+    let config = json!({
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 4096,
+        "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "rope_theta": 1000000,
+        "max_position_embeddings": 65536, "tie_word_embeddings": false, "rope_scaling": null,
+        "torch_dtype": "bfloat16", "eos_token_id": end,
+    });
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    let audit = workspace
+        .run(&["model", "audit", "qwen3", "--format", "json"])
+        .expect(7)
+        .json();
+    assert_eq!(findings(&audit, "error"), ["no-weights"]);
+    assert_eq!(
+        findings(&audit, "warning"),
+        ["drops-thinking", "prefix-property", "revision-unknown"]
+    );
+    assert_eq!(audit["architecture"], "qwen3");
+    assert_eq!(audit["declared_dtype"], "bfloat16");
+    assert_eq!(audit["max_position_embeddings"], 65536);
+    assert_eq!(audit["rope_identity"]["rope_type"], "default");
+    assert_eq!(audit["words"]["end_of_turn"], "<|im_end|>");
+    assert_eq!(audit["files"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn a_gguf_file_is_audited_by_its_metadata() {
+    let workspace = Workspace::new(0);
+    let gguf = fixture("models/llama.gguf");
+    let audit = workspace
+        .run(&["model", "audit", &gguf, "--format", "json"])
+        .expect(0)
+        .json();
+    assert_eq!(audit["architecture"], "llama");
+    assert_eq!(audit["rope_identity"]["rope_type"], "llama3");
+    assert_eq!(audit["rope_identity"]["rope_theta"], 500000.0);
+    assert!(audit["max_position_embeddings"].is_u64());
+    assert_eq!(audit["declared_dtype"], Value::Null);
 }
