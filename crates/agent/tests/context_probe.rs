@@ -408,6 +408,15 @@ fn a_file_of_another_probe_is_not_gone_on_with() {
     bench.levels = vec![2000, 3000];
     let error = bench.probe(None, &mut |_| {}).unwrap_err().to_string();
     assert!(error.contains("levels [2000], not [2000,3000]"), "{error}");
+    // So is one of a server that was started with another window since; saying nothing is no
+    // contradiction.
+    bench.levels = vec![2000];
+    bench.probe(None, &mut |_| {}).unwrap();
+    let error = bench
+        .probe(Some(4096), &mut |_| {})
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("window 65536, not 4096"), "{error}");
     fs::write(bench.file(), "{\"format\": 2}").unwrap();
     let error = bench.probe(None, &mut |_| {}).unwrap_err().to_string();
     assert!(error.contains("format 2"), "{error}");

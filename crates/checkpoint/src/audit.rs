@@ -71,8 +71,8 @@ pub struct Audit {
     pub max_position_embeddings: Option<u64>,
     /// What the configuration says of the rotary embedding, as it stands there.
     pub rope: BTreeMap<String, Value>,
-    /// What that computes; what the configuration does not state is absent.
-    pub rope_identity: RopeIdentity,
+    /// What that computes; `None` without a configuration.
+    pub rope_identity: Option<RopeIdentity>,
     /// Tokens and template.
     pub words: Words,
     /// What is wrong or worth knowing, errors first.
@@ -377,7 +377,7 @@ pub fn audit(path: &Path, options: &AuditOptions) -> Result<Audit, AuditError> {
             .into_iter()
             .filter_map(|key| Some((key.to_owned(), config.get(key)?.clone())))
             .collect(),
-        rope_identity: rope_identity(&config),
+        rope_identity: (!config.is_null()).then(|| rope_identity(&config)),
         words,
         findings,
     })

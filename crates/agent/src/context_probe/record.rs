@@ -25,7 +25,7 @@ pub struct ProbeRecord {
     pub temper: String,
     /// What is asked.
     pub settings: ProbeSettings,
-    /// What the server said of itself, at the latest start.
+    /// What the server said of itself. One that says otherwise later is not asked further.
     pub server: ServerFacts,
     /// What the parts of a prompt cost.
     pub slopes: Option<Slopes>,
@@ -381,7 +381,19 @@ impl ProbeRecord {
                 problem: "its levels are not those of its settings".into(),
             });
         }
-        record.server = server.clone();
+        let is_begun = record.levels.iter().any(LevelRecord::is_answered);
+        record.server = match (is_begun, record.server.contradiction(server)) {
+            (false, _) => server.clone(),
+            (true, None) => record.server.or(server),
+            (true, Some((setting, there, here))) => {
+                return Err(RecordError::Differs {
+                    path: path.to_owned(),
+                    setting,
+                    there,
+                    here,
+                });
+            }
+        };
         for level in &mut record.levels {
             if !level.is_answered() {
                 let is_cut = matches!(level.phase, Phase::Building | Phase::Sending);
@@ -401,6 +413,36 @@ impl ServerFacts {
         match self.listing {
             Listing::Listed { context_tokens } => context_tokens,
             _ => None,
+        }
+    }
+}
+
+impl ServerFacts {
+    /// What two statements of one server cannot both say: another window or another release answers
+    /// now.
+    fn contradiction(&self, now: &ServerFacts) -> Option<(String, String, String)> {
+        let shown = |value: &dyn std::fmt::Debug| format!("{value:?}");
+        if let (Some(there), Some(here)) = (&self.version, &now.version)
+            && there != here
+        {
+            return Some(("a server of version".into(), shown(there), shown(here)));
+        }
+        match (self.window(), now.window()) {
+            (Some(there), Some(here)) if there != here => {
+                Some(("a server's window".into(), shown(&there), shown(&here)))
+            }
+            _ => None,
+        }
+    }
+
+    /// This statement, with what it lacks from the other.
+    fn or(&self, other: &ServerFacts) -> ServerFacts {
+        ServerFacts {
+            listing: match (&self.listing, &other.listing) {
+                (Listing::Unavailable { .. }, other) => other.clone(),
+                (own, _) => own.clone(),
+            },
+            version: self.version.clone().or_else(|| other.version.clone()),
         }
     }
 }

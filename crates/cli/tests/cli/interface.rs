@@ -27,6 +27,7 @@ fn every_verb_explains_itself() {
     for verb in [
         "tasks",
         "model",
+        "context",
         "run",
         "grade",
         "evaluate",

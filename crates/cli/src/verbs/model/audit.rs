@@ -97,7 +97,13 @@ fn table(audit: &Audit) -> String {
             .max_position_embeddings
             .map_or_else(unknown, |n| format!("{n} tokens declared")),
     );
-    field("rope", audit.rope_identity.to_string());
+    field(
+        "rope",
+        audit
+            .rope_identity
+            .as_ref()
+            .map_or_else(unknown, ToString::to_string),
+    );
     field(
         "end of turn",
         audit.words.end_of_turn.clone().unwrap_or_else(unknown),
