@@ -108,6 +108,11 @@ pub enum Verb {
     Dataset(crate::verbs::dataset::args::DatasetVerb),
     /// Follow a recipe: collect, build, train, select, evaluate, report
     Train(Box<crate::verbs::train::args::TrainArgs>),
+    /// Declare a comparison of training recipes, follow it, test it once
+    #[command(subcommand)]
+    Experiment(crate::verbs::experiment::args::ExperimentVerb),
+    /// Several training seeds as one result: by task, by seed, regressions
+    Aggregate(crate::verbs::aggregate::AggregateArgs),
     /// Compare finished jobs, paired by task
     Compare(CompareArgs),
     /// Write the report page of finished jobs

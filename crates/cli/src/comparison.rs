@@ -12,7 +12,7 @@ use temper_core::{
     manifest::{Manifest, Producer},
     trajectory::Record,
 };
-use temper_eval::{Arm, Comparison, MetricLog, Options, training_log};
+use temper_eval::{Aggregate, Arm, Comparison, MetricLog, Options, training_log};
 use temper_report::{ArmInput, Driver, MetricInput, ReportInput, TaskInput, TrainingInput};
 
 use crate::{clock, error::CliError, exit_code};
@@ -107,6 +107,27 @@ pub fn write_report(
     training: Option<TrainingInput>,
     output: &Path,
 ) -> Result<(), CliError> {
+    write_page(records, comparison, None, metrics, training, output)
+}
+
+/// Writes the report page of several training seeds.
+pub fn write_aggregate_report(
+    records: &[JobRecord],
+    comparison: &Comparison,
+    aggregate: &Aggregate,
+    output: &Path,
+) -> Result<(), CliError> {
+    write_page(records, comparison, Some(aggregate), &[], None, output)
+}
+
+fn write_page(
+    records: &[JobRecord],
+    comparison: &Comparison,
+    aggregate: Option<&Aggregate>,
+    metrics: &[(String, MetricLog)],
+    training: Option<TrainingInput>,
+    output: &Path,
+) -> Result<(), CliError> {
     let mut tasks: Vec<&TaskEntry> = Vec::new();
     for task in records.iter().flat_map(|record| &record.tasks) {
         if !tasks.iter().any(|known| known.id == task.id) {
@@ -126,6 +147,7 @@ pub fn write_report(
             version: env!("CARGO_PKG_VERSION").into(),
         },
         comparison,
+        aggregate,
         arms: records
             .iter()
             .map(|record| ArmInput {

@@ -8,10 +8,12 @@
 //! unsolved, it is counted, listed, and carried as a pair of bounds. And no rate is a bare
 //! number: it has its denominator, what was scored, what was lost, and an interval.
 
+pub mod aggregate;
 pub mod arm;
 pub mod bootstrap;
 pub mod catalog;
 pub mod compare;
+pub mod experiment;
 pub mod holm;
 pub mod mcnemar;
 pub mod metrics;
@@ -25,6 +27,7 @@ pub mod text;
 pub mod training_log;
 pub mod wilson;
 
+pub use aggregate::{Aggregate, SeedRun, SeededArm, aggregate};
 pub use arm::{Arm, ArmError, TaskTally, TrialKey};
 pub use compare::{Comparison, Options, compare};
 pub use metrics::MetricLog;

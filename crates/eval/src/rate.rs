@@ -60,6 +60,8 @@ pub enum IntervalMethod {
     TaskBootstrap,
     /// Percentile bootstrap that resamples source groups.
     SourceGroupBootstrap,
+    /// Student's t over the means of runs.
+    StudentT,
 }
 
 impl IntervalMethod {
@@ -69,6 +71,7 @@ impl IntervalMethod {
             IntervalMethod::Wilson => "Wilson",
             IntervalMethod::TaskBootstrap => "bootstrap over tasks",
             IntervalMethod::SourceGroupBootstrap => "bootstrap over source groups",
+            IntervalMethod::StudentT => "Student's t over seeds",
         }
     }
 }

@@ -5,7 +5,7 @@ use temper_core::{
     manifest::{Manifest, Producer},
     task::{Origin, Split},
 };
-use temper_eval::{Comparison, MetricLog, Selection};
+use temper_eval::{Aggregate, Comparison, MetricLog, Selection};
 
 /// Everything in a report but the trajectories, which are read one at a time.
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ pub struct ReportInput<'a> {
     pub producer: Producer,
     /// All numbers.
     pub comparison: &'a Comparison,
+    /// What several training seeds come to together.
+    pub aggregate: Option<&'a Aggregate>,
     /// The arms of the comparison, in its order.
     pub arms: Vec<ArmInput<'a>>,
     /// Tasks by id; one that is missing is shown by its id alone.

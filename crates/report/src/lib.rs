@@ -6,6 +6,7 @@
 //! they pass through [`visible`] before they reach a terminal, and through [`html`] or an inert
 //! data block before they reach a browser.
 
+pub mod aggregate;
 pub mod cap;
 pub mod chart;
 pub mod detail;

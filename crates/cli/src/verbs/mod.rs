@@ -1,5 +1,6 @@
 //! One file per verb.
 
+pub mod aggregate;
 pub mod collect;
 mod compare;
 mod completions;
@@ -8,6 +9,7 @@ pub mod data;
 pub mod dataset;
 mod doctor;
 mod evaluate;
+pub mod experiment;
 mod export;
 mod grade;
 pub mod model;
@@ -40,6 +42,8 @@ pub fn run(args: Args) -> Result<u8, CliError> {
         Verb::Evaluate(args) => evaluate::run(&args, &places),
         Verb::Collect(args) => collect::run(&args, &places),
         Verb::Train(args) => train::run(&args, &places),
+        Verb::Experiment(verb) => experiment::run(verb, &places),
+        Verb::Aggregate(args) => aggregate::run(&args),
         Verb::Compare(args) => compare::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Serve(args) => serve::run(&args, &places),

@@ -8,6 +8,7 @@ mod context;
 mod data;
 mod dataset;
 mod embedded;
+mod experiment;
 mod hostile;
 mod interchange;
 mod interface;

@@ -18,7 +18,7 @@ use base64::Engine as _;
 use temper_core::{Digest, TaskId, Trial, trajectory::Record};
 
 use crate::{
-    chart, detail,
+    aggregate, chart, detail,
     html::{Html, all, data_json, element, with_attributes},
     index,
     input::ReportInput,
@@ -183,6 +183,11 @@ fn body(input: &ReportInput<'_>, links: &Links<'_>) -> Html {
     }
     if let Some(training) = &input.training {
         sections.push(("training", "Training", training::section(training)));
+    }
+    if let Some(seeds) = input.aggregate {
+        // Behind the result, which is there when there are jobs.
+        let at = sections.len().min(1);
+        sections.insert(at, ("seeds", "Seeds", aggregate::section(seeds)));
     }
     if !input.metrics.is_empty() {
         sections.push(("metrics", "Metrics", metrics(input)));

@@ -120,6 +120,7 @@ impl Sample {
             generated_at: "2026-01-01T12:00:00Z".into(),
             producer: producer(),
             comparison: &self.comparison,
+            aggregate: None,
             arms: self
                 .arms
                 .iter()

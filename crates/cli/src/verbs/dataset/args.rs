@@ -25,7 +25,10 @@ pub enum DatasetVerb {
 #[derive(ClapArgs, Debug, Clone)]
 pub struct BuildArgs {
     /// Jobs of `temper run`, and collections of `temper collect`
-    #[arg(required = true, value_name = "JOB|COLLECTION")]
+    #[arg(
+        required_unless_present = "print_config",
+        value_name = "JOB|COLLECTION"
+    )]
     pub inputs: Vec<PathBuf>,
     /// The suite of their tasks. Its training tasks alone can be trained on, and nothing may be
     /// like the others
@@ -38,8 +41,13 @@ pub struct BuildArgs {
     #[arg(long, short, default_value = "default", value_name = "MODEL")]
     pub model: String,
     /// The directory to make
-    #[arg(long, short, value_name = "DIR")]
-    pub output: PathBuf,
+    #[arg(
+        long,
+        short,
+        value_name = "DIR",
+        required_unless_present = "print_config"
+    )]
+    pub output: Option<PathBuf>,
     /// What is built, as TOML; `--print-config` shows the one in force without it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,

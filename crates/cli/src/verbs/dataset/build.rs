@@ -1,6 +1,6 @@
 //! `temper dataset build`: verified trials as rows, pairs and groups.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 use serde_json::{Value, json};
 use temper_checkpoint::{Checkpoint, chat_template::ChatTemplate};
@@ -44,21 +44,23 @@ pub fn run(args: &BuildArgs, places: &Places) -> Result<u8, CliError> {
         output::data(&args.format.format.one(&config, || text));
         return Ok(exit_code::SUCCESS);
     }
-    let report = make(args, &config, places)?;
-    let value = json!({ "directory": args.output, "report": report });
+    let directory = args.output.clone().unwrap_or_default();
+    let report = make(args, &config, &directory, places)?;
+    let value = json!({ "directory": directory, "report": report });
     output::data(&args.format.format.one(&value, || text(&report)));
-    output::note(&format!("data set: {}", args.output.display()));
+    output::note(&format!("data set: {}", directory.display()));
     Ok(exit_code::SUCCESS)
 }
 
-/// Builds and writes; the report is in the directory too.
+/// Builds and writes to a directory that must not be there; the report is in it too.
 pub fn make(
     args: &BuildArgs,
     config: &BuildConfig,
+    directory: &Path,
     places: &Places,
 ) -> Result<BuildReport, CliError> {
-    if args.output.exists() {
-        return Err(store::StoreError::Exists(args.output.clone()).into());
+    if directory.exists() {
+        return Err(store::StoreError::Exists(directory.to_owned()).into());
     }
     let path = suites::locate(&args.suite, &places.cache)?;
     let loaded = temper_tasks::load(&path, None).map_err(tasks::input_error)?;
@@ -161,7 +163,7 @@ pub fn make(
         version: env!("CARGO_PKG_VERSION").into(),
     };
     let manifest = store::manifest(inputs, config, model, producer);
-    store::write(&args.output, &dataset, &manifest)?;
+    store::write(directory, &dataset, &manifest)?;
     Ok(dataset.report)
 }
 
@@ -197,7 +199,7 @@ pub fn config(args: &BuildArgs) -> Result<BuildConfig, CliError> {
     Ok(config)
 }
 
-fn read(path: &std::path::Path) -> Result<String, CliError> {
+fn read(path: &Path) -> Result<String, CliError> {
     std::fs::read_to_string(path).map_err(|error| {
         CliError::new(
             exit_code::INPUT,

@@ -205,7 +205,7 @@ pub fn provide(session: &Session<'_>) -> Step<Option<PathBuf>> {
                 suite: suite(session)?,
                 against: Vec::new(),
                 model: session.recipe.model.source.clone(),
-                output: directory.clone(),
+                output: Some(directory.clone()),
                 config: None,
                 print_config: false,
                 learned_tokens: None,
@@ -219,6 +219,7 @@ pub fn provide(session: &Session<'_>) -> Step<Option<PathBuf>> {
                 },
             },
             &config(session),
+            &directory,
             session.places,
         )?;
         session.note(&dataset::build::text(&report));

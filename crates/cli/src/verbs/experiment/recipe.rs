@@ -1,0 +1,127 @@
+//! An arm's recipe: the file that the contract names, with what the contract decides put in.
+
+use std::path::Path;
+
+use temper_eval::experiment::{ArmPlan, SelectionRule};
+use toml::{Table, Value};
+
+use super::frozen::Frozen;
+use crate::{error::CliError, exit_code};
+
+/// What the contract decides, by section and key; an empty key is the whole section.
+const DECIDED: [(&str, &str); 10] = [
+    ("data", ""),
+    ("collect", ""),
+    ("build", ""),
+    ("output", ""),
+    ("suite", ""),
+    ("model", "source"),
+    ("train", "seeds"),
+    ("train", "seed"),
+    ("evaluate", "attempts"),
+    ("evaluate", "limit"),
+];
+
+/// Whether the contract and the recipe of an arm go together.
+pub fn check(frozen: &Frozen, arm: &ArmPlan) -> Result<(), CliError> {
+    let recipe = read(frozen, arm)?;
+    let wrong = |reason: String| {
+        CliError::new(
+            exit_code::INPUT,
+            format!(
+                "declare the experiment: the recipe {}: {reason}",
+                arm.recipe
+            ),
+        )
+    };
+    for (section, key) in DECIDED {
+        let is_there = match (key, recipe.get(section)) {
+            ("", there) => there.is_some(),
+            (key, there) => there.and_then(|it| it.get(key)).is_some(),
+        };
+        if is_there {
+            let setting = [section, key].join(".");
+            let setting = setting.trim_end_matches('.');
+            return Err(wrong(format!(
+                "it sets {setting}, which the contract decides"
+            )));
+        }
+    }
+    let selects = recipe.contains_key("select");
+    match frozen.contract.selection {
+        SelectionRule::DevExecution if !selects => Err(wrong(
+            "the contract selects on dev tasks, and it has no [select]".to_owned(),
+        )),
+        SelectionRule::LastSnapshot if selects => Err(wrong(
+            "the contract takes the last snapshot, and it has [select]".to_owned(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The last stage before the final test.
+pub fn last_before_test(frozen: &Frozen, arm: &ArmPlan) -> Result<&'static str, CliError> {
+    let recipe = read(frozen, arm)?;
+    let has = |section: &str| recipe.contains_key(section);
+    Ok(match (has("preference"), has("select")) {
+        (true, true) => "select-preference",
+        (true, false) => "preference",
+        (false, true) => "select",
+        (false, false) => "train",
+    })
+}
+
+/// The text of an arm's recipe for a data set and a directory.
+pub fn text(
+    frozen: &Frozen,
+    arm: &ArmPlan,
+    data: &Path,
+    output: &Path,
+) -> Result<String, CliError> {
+    let contract = &frozen.contract;
+    let mut recipe = read(frozen, arm)?;
+    let path = |path: &Path| Value::String(path.display().to_string());
+    let number = |n: u64| {
+        i64::try_from(n).map(Value::Integer).map_err(|error| {
+            CliError::new(exit_code::INPUT, format!("write {n} to a recipe: {error}"))
+        })
+    };
+    let suite = arm.suite.as_ref().unwrap_or(&contract.test.suite);
+    set(&mut recipe, "output", "directory", path(output));
+    set(&mut recipe, "data", "directory", path(data));
+    set(&mut recipe, "suite", "name", Value::String(suite.clone()));
+    set(
+        &mut recipe,
+        "model",
+        "source",
+        Value::String(contract.model.clone()),
+    );
+    let seeds = contract.seeds.iter().map(|seed| number(*seed));
+    let seeds = Value::Array(seeds.collect::<Result<_, _>>()?);
+    set(&mut recipe, "train", "seeds", seeds);
+    let attempts = number(contract.test.attempts.into())?;
+    set(&mut recipe, "evaluate", "attempts", attempts);
+    if let Some(limit) = contract.test.limit {
+        set(&mut recipe, "evaluate", "limit", number(limit as u64)?);
+    }
+    toml::to_string(&recipe).map_err(|error| CliError::new(exit_code::FAILURE, error))
+}
+
+fn read(frozen: &Frozen, arm: &ArmPlan) -> Result<Table, CliError> {
+    let text = frozen.files.get(&arm.recipe).map_or("", String::as_str);
+    text.parse().map_err(|error: toml::de::Error| {
+        CliError::new(
+            exit_code::INPUT,
+            format!("read the recipe {}: {error}", arm.recipe),
+        )
+    })
+}
+
+fn set(recipe: &mut Table, section: &str, key: &str, value: Value) {
+    let section = recipe
+        .entry(section)
+        .or_insert_with(|| Value::Table(Table::new()));
+    if let Value::Table(section) = section {
+        section.insert(key.to_owned(), value);
+    }
+}

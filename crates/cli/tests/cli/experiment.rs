@@ -1,0 +1,293 @@
+//! Contracts and aggregates through the binary.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::{
+    support::{Workspace, bash, submit, training},
+    tiny_model::write_model,
+};
+
+const RECIPE: &str = "[train]\nepochs = 1\n[select]\nlimit = 1\n";
+
+fn contract(question: &str) -> String {
+    let arm = |name: &str| {
+        format!("[[arms]]\nname = \"{name}\"\ndata = [\"candidates\"]\nrecipe = \"recipe.toml\"\n")
+    };
+    format!(
+        "format = 1\nname = \"small\"\nquestion = \"{question}\"\nseeds = [0, 1]\n\
+         model = \"model\"\nselection = \"dev-execution\"\n\
+         [equal]\nwhat = \"learned-tokens\"\n[test]\nsuite = \"suite\"\n{}{}",
+        arm("one"),
+        arm("two")
+    )
+}
+
+#[test]
+fn a_contract_is_frozen_and_changed_only_for_the_record() {
+    let workspace = Workspace::new(1);
+    let write = |name: &str, text: &str| fs::write(workspace.path(name), text).unwrap();
+    write("experiment.toml", &contract("Is one better than two?"));
+    write("recipe.toml", RECIPE);
+    let declare = ["experiment", "declare", "experiment.toml", "-o", "e"];
+    let json = |more: &[&'static str]| [&declare[..], more, &["--format", "json"]].concat();
+    let first = workspace.run(&json(&[])).expect(0).json();
+    // The same again is the same.
+    let again = workspace.run(&json(&[])).expect(0).json();
+    assert_eq!(again["digest"], first["digest"]);
+
+    // A file that it names is part of it.
+    write("recipe.toml", &RECIPE.replace("epochs = 1", "epochs = 2"));
+    let refused = workspace.run(&declare).expect(6);
+    assert!(
+        refused.stderr.contains("files.recipe.toml differs"),
+        "{}",
+        refused.stderr
+    );
+    let refused = workspace.run(&["experiment", "run", "e"]).expect(6);
+    assert!(refused.stderr.contains("--amend"), "{}", refused.stderr);
+    let status = ["experiment", "status", "e", "--format", "json"];
+    let status_json = || workspace.run(&status).expect(0).json();
+    assert!(
+        status_json()["changed"]
+            .as_str()
+            .unwrap()
+            .contains("files.recipe.toml")
+    );
+
+    let amended = workspace
+        .run(&json(&["--amend", "one epoch was a slip"]))
+        .expect(0)
+        .json();
+    assert_ne!(amended["digest"], first["digest"]);
+    let after = status_json();
+    assert!(after["changed"].is_null());
+    let events = after["events"].as_array().unwrap();
+    assert_eq!(events.len(), 2);
+    assert_eq!(events[1]["what"]["kind"], "amended");
+    assert_eq!(events[1]["what"]["reason"], "one epoch was a slip");
+    assert_eq!(events[1]["what"]["before"], first["digest"]);
+    let table = workspace
+        .run(&["experiment", "status", "e"])
+        .expect(0)
+        .stdout;
+    assert!(table.contains("one epoch was a slip"), "{table}");
+
+    // What was declared cannot be edited in place.
+    let path = workspace.path("e/contract.json");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("Is one better", "Is two better")).unwrap();
+    let refused = workspace.run(&["experiment", "run", "e"]).expect(3);
+    assert!(
+        refused.stderr.contains("not what was declared"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
+fn a_contract_that_cannot_be_kept_is_refused() {
+    let workspace = Workspace::new(1);
+    let good = contract("Why?");
+    for (contract, recipe, words) in [
+        (good.clone(), "[train]\n", "no [select]"),
+        (
+            good.clone(),
+            "[train]\nseeds = [1]\n[select]\n",
+            "train.seeds",
+        ),
+        (
+            good.replace("seeds = [0, 1]", "seeds = [1, 1]"),
+            RECIPE,
+            "each once",
+        ),
+        (
+            good.replace("learned-tokens", "money"),
+            RECIPE,
+            "equal.amount",
+        ),
+        (
+            good.replace("name = \"two\"", "name = \"one\""),
+            RECIPE,
+            "one is there twice",
+        ),
+        (
+            good.replace("name = \"two\"", "name = \"../up\""),
+            RECIPE,
+            "no name of letters",
+        ),
+        (good.replace("question", "questoin"), RECIPE, "questoin"),
+    ] {
+        fs::write(workspace.path("experiment.toml"), contract).unwrap();
+        fs::write(workspace.path("recipe.toml"), recipe).unwrap();
+        let refused = workspace
+            .run(&["experiment", "declare", "experiment.toml", "-o", "e"])
+            .expect(3);
+        assert!(
+            refused.stderr.contains(words),
+            "{words}: {}",
+            refused.stderr
+        );
+        assert!(!workspace.path("e").exists());
+    }
+}
+
+#[test]
+fn seeds_are_aggregated_by_task_with_their_regressions() {
+    let workspace = training(2);
+    let run = |name: &str, fix: &str| {
+        let agent = workspace.script("agent", &[&bash(fix), &submit()]);
+        let arguments = [
+            "run", "--suite", "suite", "--agent", &agent, "-o", name, "-q",
+        ];
+        workspace.run(&arguments).expect(0);
+    };
+    run("base", "echo yes > answer.txt");
+    run("seed-0", "echo yes > answer.txt");
+    run("seed-1", "echo maybe > answer.txt");
+    let arguments = [
+        "aggregate",
+        "seed-0",
+        "seed-1",
+        "--baseline",
+        "base",
+        "--seeds",
+        "7,8",
+        "--report",
+        "page.html",
+        "--format",
+        "json",
+    ];
+    let result = workspace.run(&arguments).expect(0).json();
+    assert_eq!(result["arms"][1]["mean"], 0.5);
+    assert_eq!(result["arms"][1]["runs"][1]["seed"], 8);
+    let difference = &result["differences"][0];
+    assert_eq!(difference["mean"], -0.5);
+    assert_eq!(difference["regressions"].as_array().unwrap().len(), 2);
+    assert_eq!(difference["regressions"][0]["n_runs_below"], 1);
+    let page = fs::read_to_string(workspace.path("page.html")).unwrap();
+    assert!(page.contains("id=\"seeds\"") && page.contains("Regressions: 2"));
+    let table = workspace.run(&arguments[..9]).expect(0).stdout;
+    assert!(table.contains("solved less often"), "{table}");
+    let refused = workspace
+        .run(&["aggregate", "seed-0", "seed-1", "--seeds", "1"])
+        .expect(2);
+    assert!(
+        refused.stderr.contains("as many as jobs"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
+fn an_experiment_is_followed_to_one_test_of_each_arm() {
+    let workspace = training(6);
+    // Pairs of tasks are one source group: train, dev and test share none.
+    for (number, split) in [(2, "dev"), (3, "dev"), (4, "test"), (5, "test")] {
+        workspace.in_split(number, split);
+    }
+    let model = workspace.path("model");
+    write_model(&model);
+    // Room for the profile's prompt.
+    let config = fs::read_to_string(model.join("config.json")).unwrap();
+    let config = config.replace(
+        "\"max_position_embeddings\":256",
+        "\"max_position_embeddings\":8192",
+    );
+    assert!(config.contains("8192"), "{config}");
+    fs::write(model.join("config.json"), config).unwrap();
+    let teacher = workspace.script(
+        "teacher",
+        &[
+            &bash("cat answer.txt"),
+            &bash("echo yes > answer.txt"),
+            &submit(),
+        ],
+    );
+    let contract = contract("Is one better than two?")
+        .replace("dev-execution", "last-snapshot")
+        .replace(
+            "[[arms]]\nname = \"one\"",
+            &format!(
+                "[[collections]]\nname = \"candidates\"\narguments = [\"--teacher\", \"{teacher}\"]\n\
+                 [[arms]]\nname = \"one\""
+            ),
+        );
+    fs::write(workspace.path("experiment.toml"), contract).unwrap();
+    fs::write(
+        workspace.path("recipe.toml"),
+        "[agent]\nsteps = 1\nreply_tokens = 4\n[train]\nepochs = 1\n\
+         rows_per_update = 1\n[train.method.lora]\nrank = 2\n\
+         alpha = 4.0\n[train.optimizer]\nlearning_rate = 1e-2\n",
+    )
+    .unwrap();
+    workspace
+        .run(&["experiment", "declare", "experiment.toml", "-o", "e"])
+        .expect(0);
+    let run = |more: &[&str], code: i32| {
+        let flags = [
+            "--format",
+            "json",
+            "-q",
+            "--",
+            "--device",
+            "cpu",
+            "--threads",
+            "1",
+        ];
+        let arguments = [&["experiment", "run", "e"][..], more, &flags].concat();
+        workspace.run(&arguments).expect(code)
+    };
+    let kinds = || -> Vec<String> {
+        let record = fs::read_to_string(workspace.path("e/record.jsonl")).unwrap();
+        record
+            .lines()
+            .map(|line| {
+                let event: Value = serde_json::from_str(line).unwrap();
+                event["what"]["kind"].as_str().unwrap().to_owned()
+            })
+            .collect()
+    };
+    run(&["--until-test"], 0);
+    let before = ["declared", "collected", "equalised", "trained", "trained"];
+    assert_eq!(kinds(), before);
+    let result = run(&[], 0).json();
+    let tested = ["test-begun", "test-finished", "test-begun", "test-finished"];
+    assert_eq!(kinds(), [&before[..], &tested].concat());
+    assert_eq!(result["arms"].as_array().unwrap().len(), 3);
+    for arm in result["arms"].as_array().unwrap() {
+        assert_eq!(arm["n_tasks"], 2, "{arm}");
+    }
+    assert_eq!(result["arms"][1]["n_runs"], 2);
+    assert!(workspace.path("e/report.html").is_file());
+    // Again it is the same result, and no test is run.
+    assert_eq!(run(&[], 0).json(), result);
+    assert_eq!(kinds().len(), 9);
+    let aggregate = ["aggregate", "e", "--format", "json"];
+    assert_eq!(workspace.run(&aggregate).expect(0).json(), result);
+
+    // Under another contract the tests are a second look.
+    let recipe = fs::read_to_string(workspace.path("recipe.toml")).unwrap();
+    fs::write(
+        workspace.path("recipe.toml"),
+        recipe.replace("1e-2", "2e-2"),
+    )
+    .unwrap();
+    let amend = [
+        "experiment",
+        "declare",
+        "experiment.toml",
+        "-o",
+        "e",
+        "--amend",
+        "too slow",
+    ];
+    workspace.run(&amend).expect(0);
+    let refused = run(&[], 7);
+    assert!(
+        refused.stderr.contains("under another contract"),
+        "{}",
+        refused.stderr
+    );
+}
