@@ -2,7 +2,9 @@
 
 pub mod baselines;
 pub mod budget;
+pub mod canary;
 pub mod collect;
+pub mod context_gate;
 pub mod context_guard;
 pub mod context_probe;
 pub mod edit_tool;

@@ -27,7 +27,8 @@ use temper_agent::{
     },
     profile::{ProfileName, ResolvedProfile},
 };
-use temper_core::{AgentName, policy::Policy, usage::MicroDollars};
+use temper_core::{AgentName, policy::Policy, run_profile::ModelIdentity, usage::MicroDollars};
+use temper_eval::mixing::ArmProfile;
 use temper_model::{policy::EmbeddedPolicy, sample::Engine};
 
 use crate::{
@@ -36,6 +37,7 @@ use crate::{
     error::CliError,
     exit_code,
     places::Places,
+    run_profile,
     verbs::model::locate::locate,
 };
 
@@ -51,6 +53,10 @@ pub struct Agent {
     overrides: Vec<(String, Value)>,
     /// The engine, where the model runs in this process.
     pub engine: Option<Arc<Engine>>,
+    /// What is known of the model's files.
+    pub model: ModelIdentity,
+    /// The window that the server declares, or that the engine has, in tokens.
+    pub server_context: Option<u64>,
 }
 
 /// Trials at a time that share an engine's steps: more rows in a step cost little.
@@ -71,6 +77,8 @@ impl Agent {
                 size: size(MicroDollars(0)),
                 overrides: Vec::new(),
                 engine: None,
+                model: ModelIdentity::unknown(),
+                server_context: None,
             })
         };
         match text {
@@ -110,6 +118,8 @@ impl Agent {
                 size: size(MicroDollars(0)),
                 overrides: Vec::new(),
                 engine: None,
+                model: ModelIdentity::unknown(),
+                server_context: None,
             };
             return Ok((agent, TeacherKind::Demonstrator));
         }
@@ -136,7 +146,7 @@ impl Agent {
         })?;
         let mut agent = match spec {
             ModelSpec::OpenAi { endpoint, model } => open_ai(endpoint, model, args, profile)?,
-            ModelSpec::Embedded(model) => embedded(&model, args, places)?,
+            ModelSpec::Embedded(model) => embedded(&model, args, profile, places)?,
             ModelSpec::Scripted(path) => {
                 let models = ScriptedFactory::read(&path)
                     .map_err(|error| CliError::new(exit_code::INPUT, error))?;
@@ -146,6 +156,8 @@ impl Agent {
                     models: Arc::new(models),
                     overrides: Vec::new(),
                     engine: None,
+                    model: ModelIdentity::unknown(),
+                    server_context: None,
                 }
             }
             ModelSpec::Replay(path) => {
@@ -157,6 +169,8 @@ impl Agent {
                     size: size(MicroDollars(0)),
                     overrides: Vec::new(),
                     engine: None,
+                    model: ModelIdentity::unknown(),
+                    server_context: None,
                 }
             }
         };
@@ -195,6 +209,8 @@ impl Agent {
             models: Arc::new(PolicyFactory::new(policy, sampling)),
             overrides,
             engine: Some(engine),
+            model: ModelIdentity::unknown(),
+            server_context: Some(context_tokens),
         })
     }
 
@@ -207,6 +223,18 @@ impl Agent {
             .clone()
             .with_overrides(self.overrides.iter().cloned())
             .map_err(|error| CliError::new(exit_code::USAGE, error))
+    }
+
+    /// The profile as arms are held together by it.
+    pub fn arm_profile(&self, profile: &ResolvedProfile) -> ArmProfile {
+        ArmProfile {
+            arm: self.name.clone(),
+            kind: Some(profile.kind().as_str().to_owned()),
+            name: profile.name(),
+            digest: Some(profile.digest()),
+            is_own_program: ["noop", "oracle", "search"].contains(&self.name.as_str())
+                && !self.models.is_language_model(),
+        }
     }
 
     /// Trials at a time.
@@ -263,15 +291,42 @@ fn agent_name(name: &str) -> Result<AgentName, CliError> {
     AgentName::new(name).map_err(|error| CliError::new(exit_code::INPUT, error))
 }
 
+/// The profile's key of the context that prompt and reply share.
+const CONTEXT_KEY: &str = "temper.context_tokens";
+
 /// A model in this process. Its replies have no price.
-fn embedded(model: &str, args: &TrialArgs, places: &Places) -> Result<Agent, CliError> {
+fn embedded(
+    model: &str,
+    args: &TrialArgs,
+    profile: &ResolvedProfile,
+    places: &Places,
+) -> Result<Agent, CliError> {
     let located = locate(model, &args.hub, places)?;
     let sequences = Agent::embedded_workers(args.workers);
-    let embedded = args.engine.open(&located, places, sequences)?;
+    let wanted = profile.settings().context_tokens;
+    let embedded = match wanted {
+        Some(tokens) => args
+            .engine
+            .open_for(&located, places, sequences, tokens as usize)?,
+        None => args.engine.open(&located, places, sequences)?,
+    };
+    let identity = run_profile::of_files(&located)?;
     let name = embedded.name.clone();
     let engine = Arc::clone(&embedded.engine);
     let policy = Arc::new(embedded.into_policy()?);
-    Agent::of_policy(&name, policy, engine, None, &args.sampling)
+    let context_tokens = policy.context_tokens() as u64;
+    let mut agent = Agent::of_policy(&name, policy, engine, None, &args.sampling)?;
+    agent.model = identity;
+    // The engine's window is Temper's own doing, so Temper's own profile follows it; the published
+    // one stands for what others did and does not.
+    if profile.kind() == ProfileName::ProjectHardened
+        && !profile.overrides().contains_key(CONTEXT_KEY)
+        && wanted.is_some_and(|wanted| context_tokens < u64::from(wanted))
+    {
+        let follow = (CONTEXT_KEY.to_owned(), context_tokens.into());
+        agent.overrides.push(follow);
+    }
+    Ok(agent)
 }
 
 fn open_ai(
@@ -281,9 +336,16 @@ fn open_ai(
     profile: &ResolvedProfile,
 ) -> Result<Agent, CliError> {
     let key = api_key(&args.model)?;
-    let mut context_tokens = None;
-    let model = match model {
-        Some(model) => model,
+    let (model, context_tokens) = match model {
+        Some(model) => {
+            // What a server says of itself is worth a moment's asking; one that says nothing is
+            // found out by the trials.
+            let timeout = std::time::Duration::from_secs(5);
+            let listed = probe::list_models(&endpoint, key.as_ref(), timeout).unwrap_or_default();
+            let found = listed.iter().find(|listed| listed.name == model);
+            let context = found.and_then(|listed| listed.context_tokens);
+            (model, context)
+        }
         None => {
             let timeout = std::time::Duration::from_secs(20);
             let listed = probe::list_models(&endpoint, key.as_ref(), timeout).map_err(|error| {
@@ -293,8 +355,7 @@ fn open_ai(
             let only = probe::only_model(&listed).map_err(|error| {
                 CliError::new(exit_code::USAGE, error).hint("name one: http://HOST:PORT#MODEL")
             })?;
-            context_tokens = only.context_tokens;
-            only.name.clone()
+            (only.name.clone(), only.context_tokens)
         }
     };
     let mut config = OpenAiConfig::new(endpoint, model.clone());
@@ -317,12 +378,18 @@ fn open_ai(
     let size = config.call_size(context_tokens.or(settings.context_tokens.map(u64::from)));
     let models = OpenAiFactory::new(config, key, Arc::new(SystemClock))
         .map_err(|error| CliError::new(exit_code::USAGE, error))?;
+    let identity = match &args.identity.model_audit {
+        Some(path) => run_profile::of_audit_file(path)?,
+        None => ModelIdentity::unknown(),
+    };
     Ok(Agent {
         name: agent_name(&model)?,
         models: Arc::new(models),
         size,
         overrides: Vec::new(),
         engine: None,
+        model: identity,
+        server_context: context_tokens,
     })
 }
 

@@ -97,6 +97,8 @@ pub enum Verb {
     Context(crate::verbs::context::args::ContextVerb),
     /// Run one agent on a suite: a job of trials
     Run(RunArgs),
+    /// Run an agent on one task, then ten, then more, as long as each rung shows that all works
+    Canary(Box<crate::verbs::canary::CanaryArgs>),
     /// Judge predictions that something else made
     Grade(GradeArgs),
     /// Evaluate two agents on a suite, compare them, write the report
@@ -117,6 +119,11 @@ pub enum Verb {
     Compare(CompareArgs),
     /// Write the report page of finished jobs
     Report(ReportArgs),
+    /// Decide what the results of jobs may be called, by what was published and what they did
+    Claims(crate::verbs::claims::ClaimsArgs),
+    /// Write the record of a result, or check one against the files
+    #[command(subcommand)]
+    Record(crate::verbs::record::RecordVerb),
     /// Write the trajectories of a job in another format
     Export(ExportArgs),
     /// Serve a model through an OpenAI-compatible interface
@@ -167,6 +174,8 @@ pub enum TasksVerb {
         #[command(flatten)]
         format: FormatArgs,
     },
+    /// Draw a subset of a suite by a seed, with a statement of what it can stand for
+    Sample(crate::verbs::tasks::sample::SampleArgs),
     /// Show one task
     Show {
         /// Its id
@@ -247,6 +256,10 @@ pub struct SuiteArgs {
     /// At most this many tasks, the first by id
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
+    /// Only the tasks of this list: a sample that `tasks sample` drew, whose digests must still
+    /// hold, or a file of ids, one a line
+    #[arg(long, value_name = "FILE")]
+    pub tasks_from: Option<PathBuf>,
 }
 
 /// A split, as typed.
@@ -351,6 +364,9 @@ pub struct TrialArgs {
     /// Wall-clock limit of one trial, in seconds
     #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
     pub trial_timeout: u64,
+    /// What the run says of itself.
+    #[command(flatten)]
+    pub identity: IdentityArgs,
     /// The agent's profile
     #[arg(long, default_value = "project-hardened", help_heading = "Agent")]
     pub profile: ProfileArg,
@@ -391,6 +407,24 @@ impl Default for TrialArgs {
         }
         <Flags as clap::Parser>::parse_from(["trials"]).trials
     }
+}
+
+/// What a run says of itself beyond what Temper can see.
+#[derive(ClapArgs, Debug, Clone, Default)]
+pub struct IdentityArgs {
+    /// The audit of the model that the server serves, as `temper model audit --format json` wrote
+    /// it. It is recorded as stated, since no server proves which files it serves
+    #[arg(long, value_name = "FILE", help_heading = "Identity")]
+    pub model_audit: Option<PathBuf>,
+    /// What the tasks are: NAME or NAME@REVISION, recorded as stated
+    #[arg(long, value_name = "NAME", help_heading = "Identity")]
+    pub dataset: Option<String>,
+    /// The sequence length that the model was trained with; profile and server must agree with it
+    #[arg(long, value_name = "TOKENS", help_heading = "Identity")]
+    pub training_context: Option<u64>,
+    /// Run although profile, server and training differ in their context; the result is stamped
+    #[arg(long, help_heading = "Identity")]
+    pub allow_context_mismatch: bool,
 }
 
 /// A profile's name.
@@ -506,6 +540,9 @@ pub struct EvaluateArgs {
     /// [default: evaluations/TIME]
     #[arg(long, short, value_name = "DIR")]
     pub output: Option<PathBuf>,
+    /// Compare results of different profiles; the output is stamped
+    #[arg(long)]
+    pub allow_mixed: bool,
     /// Trials.
     #[command(flatten)]
     pub trials: TrialArgs,
@@ -620,6 +657,9 @@ pub struct CompareArgs {
     /// Samples of the bootstrap
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     pub resamples: u32,
+    /// Compare results of different profiles; the output is stamped
+    #[arg(long)]
+    pub allow_mixed: bool,
     /// Seed of the bootstrap
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -640,6 +680,9 @@ pub struct ReportArgs {
     /// Metric logs (JSON Lines of update, name and value) to draw. May be given more than once
     #[arg(long, value_name = "FILE")]
     pub metrics: Vec<PathBuf>,
+    /// Compare results of different profiles; the output is stamped
+    #[arg(long)]
+    pub allow_mixed: bool,
     /// Seed of the bootstrap
     #[arg(long, default_value_t = 0)]
     pub seed: u64,

@@ -2,17 +2,24 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use temper_agent::{
     job::{JobDirectory, TaskEntry, TrialKey, write_atomically},
     trajectory_file,
 };
 use temper_core::{
-    AgentName, Trial,
+    AgentName, Digest, Trial,
     manifest::{Manifest, Producer},
+    run_profile::RunOperation,
     trajectory::Record,
 };
-use temper_eval::{Aggregate, Arm, Comparison, MetricLog, Options, training_log};
+use temper_eval::{
+    Aggregate, Arm, Comparison, MetricLog, Options,
+    claims::{self, Claims, JobFacts, Ledger},
+    mixing::{self, ArmProfile, MixedProfiles},
+    record::{Continuity, Counts, RecordInput, ResultRecord},
+    training_log,
+};
 use temper_report::{ArmInput, Driver, MetricInput, ReportInput, TaskInput, TrainingInput};
 
 use crate::{clock, error::CliError, exit_code};
@@ -27,6 +34,126 @@ pub struct JobRecord {
     trials: Vec<Trial>,
     /// What a sandbox of the job said of its protections.
     protections: Value,
+}
+
+impl JobRecord {
+    /// The profile that the job ran under.
+    fn profile(&self) -> ArmProfile {
+        let config = &self.manifest.config;
+        let profile = &config["profile"];
+        let name = profile["name"].as_str();
+        let driver = config["agent"]["model"]["kind"].as_str();
+        ArmProfile {
+            arm: self.name.clone(),
+            kind: name.map(|name| name.trim_end_matches("+overrides").to_owned()),
+            name: name.unwrap_or("no known profile").to_owned(),
+            digest: name.map(|_| {
+                Digest::of_value(&json!({
+                    "text": profile["text_digest"],
+                    "overrides": profile["overrides"],
+                }))
+            }),
+            is_own_program: matches!(driver, Some("noop" | "oracle" | "search")),
+        }
+    }
+
+    /// Trials that the job is to have.
+    fn n_planned(&self) -> u64 {
+        let attempts = self.manifest.config["attempts"].as_u64().unwrap_or(1);
+        self.tasks.len() as u64 * attempts
+    }
+
+    /// The job as the rule of claims sees it.
+    fn facts(&self, is_mixed: bool) -> Result<JobFacts, CliError> {
+        let identity = self.directory.identity()?;
+        let counts = Counts::of(self.n_planned(), &self.trials);
+        Ok(JobFacts {
+            job: self.directory.path().display().to_string(),
+            facts: identity.as_ref().map(claims::of_job).unwrap_or_default(),
+            is_language_model: self.manifest.config["agent"]["is_language_model"] == true,
+            n_planned: counts.n_planned,
+            n_trials: counts.n_there,
+            n_lost: counts.n_lost,
+            n_sessions: Continuity::of(&self.operations()?).n_sessions(),
+            context_mismatch_allowed: identity
+                .is_some_and(|identity| identity.context.mismatch_allowed),
+            is_mixed,
+        })
+    }
+
+    fn operations(&self) -> Result<Vec<RunOperation>, CliError> {
+        let sessions = self.directory.sessions()?;
+        Ok(sessions
+            .into_iter()
+            .map(|session| session.operation)
+            .collect())
+    }
+}
+
+/// Refuses jobs of different profiles; where they are allowed, says what the stamp must say.
+pub fn check_mixing(
+    records: &[JobRecord],
+    allow_mixed: bool,
+) -> Result<Option<MixedProfiles>, CliError> {
+    let profiles: Vec<ArmProfile> = records.iter().map(JobRecord::profile).collect();
+    allowed(mixing::check(&profiles), allow_mixed)
+}
+
+/// Turns a refusal into an error, or into a stamp where mixing is allowed.
+pub fn allowed(
+    checked: Result<(), MixedProfiles>,
+    allow_mixed: bool,
+) -> Result<Option<MixedProfiles>, CliError> {
+    match checked {
+        Ok(()) => Ok(None),
+        Err(mixed) if allow_mixed => Ok(Some(mixed)),
+        Err(mixed) => Err(CliError::new(exit_code::INPUT, mixed).hint(
+            "run all arms under one profile; --allow-mixed compares them all the same and stamps the output",
+        )),
+    }
+}
+
+/// What the jobs may be called.
+pub fn claims(ledger: &Ledger, records: &[JobRecord], is_mixed: bool) -> Result<Claims, CliError> {
+    let facts: Vec<JobFacts> = records
+        .iter()
+        .map(|record| record.facts(is_mixed))
+        .collect::<Result<_, _>>()?;
+    Ok(claims::decide(ledger, &facts))
+}
+
+/// The record of each job's result, under the ledger that ships.
+pub fn result_records(
+    records: &[JobRecord],
+    comparison: &Comparison,
+    claims: &Claims,
+) -> Result<Vec<ResultRecord>, CliError> {
+    let made_at = clock::now();
+    let each = records.iter().zip(&comparison.arms).zip(&claims.jobs);
+    each.map(|((record, summary), claims_of_job)| {
+        Ok(ResultRecord::make(RecordInput {
+            producer: producer(),
+            made_at: made_at.clone(),
+            job: record.directory.path().display().to_string(),
+            manifest: record.manifest.clone(),
+            identity: record.directory.identity()?,
+            sessions: record.operations()?,
+            n_planned: record.n_planned(),
+            trials: &record.trials,
+            summary,
+            ledger: claims.ledger.clone(),
+            claims: claims_of_job.clone(),
+            files: record.directory.digests()?,
+        }))
+    })
+    .collect()
+}
+
+fn producer() -> Producer {
+    Producer {
+        name: "temper".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+    }
 }
 
 /// Reads jobs. Two jobs of the same agent are told apart by their directories.
@@ -128,6 +255,22 @@ fn write_page(
     training: Option<TrainingInput>,
     output: &Path,
 ) -> Result<(), CliError> {
+    let mixed = comparison.notes.first();
+    let mixed = mixed.filter(|_| !comparison.mixed_profiles.is_empty());
+    let claims = claims(&Ledger::shipped(), records, mixed.is_some())?;
+    let result_records = result_records(records, comparison, &claims)?;
+    let composite: Vec<String> = result_records
+        .iter()
+        .filter(|record| record.continuity != Continuity::CleanRun)
+        .map(|record| format!("{}: {}", record.job, record.continuity.words()))
+        .collect();
+    let mut notice: Vec<String> = mixed.into_iter().cloned().collect();
+    if !composite.is_empty() {
+        notice.push(format!(
+            "Not every job is one clean run. {}.",
+            composite.join("; ")
+        ));
+    }
     let mut tasks: Vec<&TaskEntry> = Vec::new();
     for task in records.iter().flat_map(|record| &record.tasks) {
         if !tasks.iter().any(|known| known.id == task.id) {
@@ -140,12 +283,9 @@ fn write_page(
             [] => "Training".to_owned(),
             names => names.join(" / "),
         },
-        notice: None,
+        notice: (!notice.is_empty()).then(|| notice.join(" ")),
         generated_at: clock::now(),
-        producer: Producer {
-            name: "temper".into(),
-            version: env!("CARGO_PKG_VERSION").into(),
-        },
+        producer: producer(),
         comparison,
         aggregate,
         arms: records
@@ -182,6 +322,8 @@ fn write_page(
             })
             .collect(),
         training,
+        claims: (!records.is_empty()).then_some(&claims),
+        records: &result_records,
     };
     let page = temper_report::render(&input, &mut |arm, trial| {
         let key = TrialKey {

@@ -204,6 +204,9 @@ const BESIDE_WEIGHTS: [&str; 6] = [
     "chat_template.jinja",
 ];
 
+/// The context of an engine for which nothing asks for another.
+const DEFAULT_CONTEXT: usize = 32_768;
+
 impl EngineArgs {
     /// Opens a model and starts its engine.
     ///
@@ -214,8 +217,20 @@ impl EngineArgs {
         places: &Places,
         sequences: usize,
     ) -> Result<Embedded, CliError> {
+        self.open_for(model, places, sequences, DEFAULT_CONTEXT)
+    }
+
+    /// As [`EngineArgs::open`], with the context that is wanted where the flags name none; the
+    /// engine has it if the model does.
+    pub fn open_for(
+        &self,
+        model: &Located,
+        places: &Places,
+        sequences: usize,
+        wanted_context: usize,
+    ) -> Result<Embedded, CliError> {
         let device = self.device.open(self.cpu_math, places)?;
-        self.open_on(&device, model, sequences)
+        self.open_with(&device, model, sequences, wanted_context)
     }
 
     /// As [`EngineArgs::open`], on a device that is open.
@@ -225,6 +240,16 @@ impl EngineArgs {
         model: &Located,
         sequences: usize,
     ) -> Result<Embedded, CliError> {
+        self.open_with(device, model, sequences, DEFAULT_CONTEXT)
+    }
+
+    fn open_with(
+        &self,
+        device: &Chosen,
+        model: &Located,
+        sequences: usize,
+        wanted_context: usize,
+    ) -> Result<Embedded, CliError> {
         let checkpoint = Checkpoint::open(&model.path)?;
         let tokenizer = checkpoint.tokenizer()?;
         let template = ChatTemplate::of_tokenizer(&tokenizer, None, false)
@@ -232,10 +257,12 @@ impl EngineArgs {
         let tokenizer = Arc::new(tokenizer);
         let engine = match device {
             Chosen::Gpu(gpu) => {
-                self.start(gpu.as_ref().clone(), &checkpoint, &tokenizer, sequences)?
+                let gpu = gpu.as_ref().clone();
+                self.start(gpu, &checkpoint, &tokenizer, sequences, wanted_context)?
             }
             Chosen::Processor(cpu) => {
-                self.start(cpu.clone(), &checkpoint, &tokenizer, sequences)?
+                let cpu = cpu.clone();
+                self.start(cpu, &checkpoint, &tokenizer, sequences, wanted_context)?
             }
         };
         Ok(Embedded {
@@ -260,12 +287,13 @@ impl EngineArgs {
         checkpoint: &Checkpoint,
         tokenizer: &Arc<Tokenizer>,
         sequences: usize,
+        wanted_context: usize,
     ) -> Result<Engine, CliError> {
         let failed = |error: &dyn std::fmt::Display| CliError::new(exit_code::FAILURE, error);
         let name = device.name();
         let on_processor = D::ACTIVATION == temper_model::DType::F32;
         let most = checkpoint.config().max_position_embeddings;
-        let context = self.context.unwrap_or(most.min(32_768));
+        let context = self.context.unwrap_or(most.min(wanted_context));
         if context > most {
             return Err(CliError::new(
                 exit_code::USAGE,

@@ -21,7 +21,10 @@ pub const FINDINGS: u8 = 7;
 pub const ALL_LOST: u8 = 8;
 /// A budget's hard stop ended the run; the job can be resumed with a larger one.
 pub const BUDGET: u8 = 9;
-/// Two sides that must agree do not: what trained and what serves rotate differently.
+/// Sides that must agree do not: what trained and what serves rotate differently, or profile,
+/// server and training differ in their context.
 pub const GATE_CLOSED: u8 = 10;
+/// A rung of the canary ladder does not hold; the record says which gate and why.
+pub const CANARY: u8 = 11;
 /// Stopped by Ctrl-C or a termination signal; the job can be resumed.
 pub const INTERRUPTED: u8 = 130;

@@ -31,6 +31,7 @@ use crate::{
     exit_code, output,
     places::Places,
     progress::Progress,
+    run_profile,
     sandboxes::Sandboxes,
     tasks::PreparedSuite,
 };
@@ -51,8 +52,20 @@ pub struct Request<'a> {
     pub trials: &'a TrialArgs,
     /// Only a part.
     pub shard: Option<Shard>,
+    /// Trials at a time, where it is not for the flags to say.
+    pub workers: Option<usize>,
     /// Places.
     pub places: &'a Places,
+}
+
+impl Request<'_> {
+    /// Trials at a time.
+    pub fn n_workers(&self) -> usize {
+        match self.workers {
+            Some(n) => n.max(1),
+            None => self.agent.workers(self.trials.workers),
+        }
+    }
 }
 
 /// A job after a run of it.
@@ -67,6 +80,8 @@ pub struct Done {
 pub fn run(request: &Request<'_>) -> Result<Done, CliError> {
     let cancel = stop_flag()?;
     let plan = plan(request);
+    // The identity is on disk before anything is asked or spent.
+    run_profile::begin(request, &plan)?;
     let ledger = open_ledger(&request.trials.budget, &request.directory)?;
     let models = request.agent.with_budget(&ledger)?;
     let budget_spent = AtomicBool::new(false);
@@ -100,7 +115,7 @@ pub fn run(request: &Request<'_>) -> Result<Done, CliError> {
     let engine = request.agent.engine.as_deref();
     let progress = Progress::new(request.agent.name.as_str(), request.places.quiet, engine);
     let options = Options {
-        workers: request.agent.workers(request.trials.workers),
+        workers: request.n_workers(),
         shard: request.shard,
         max_retries: request.trials.max_retries,
         redo_lost: request.trials.redo_lost,

@@ -15,6 +15,7 @@ mod machine;
 mod output;
 mod places;
 mod progress;
+mod run_profile;
 mod sandboxes;
 mod serve;
 mod suites;

@@ -17,6 +17,7 @@ use temper_tasks::{
     harbor,
     native::packed,
     prepare::{Tools, prepare as prepare_task},
+    sample::TaskList,
     select::Selection,
 };
 
@@ -34,12 +35,16 @@ pub struct Suite {
     pub name: String,
     /// By id.
     pub tasks: Vec<Task>,
+    /// How they were chosen.
+    pub selection: String,
 }
 
 /// The tasks with their files ready, or why a task's are not.
 pub struct PreparedSuite {
     /// The suite's name.
     pub name: String,
+    /// How the tasks were chosen.
+    pub selection: String,
     tasks: Vec<(Task, Result<PreparedTask, Failure>)>,
 }
 
@@ -79,10 +84,25 @@ impl PreparedSuite {
         };
         PreparedSuite {
             name: suite.name,
+            selection: suite.selection,
             tasks: suite
                 .tasks
                 .into_iter()
                 .map(|task| (task, Err(failure.clone())))
+                .collect(),
+        }
+    }
+
+    /// The same suite with only these tasks.
+    pub fn only(&self, ids: &[TaskId]) -> Self {
+        PreparedSuite {
+            name: self.name.clone(),
+            selection: self.selection.clone(),
+            tasks: self
+                .tasks
+                .iter()
+                .filter(|(task, _)| ids.contains(&task.id))
+                .cloned()
                 .collect(),
         }
     }
@@ -118,6 +138,21 @@ pub fn load(args: &SuiteArgs, places: &Places) -> Result<Suite, CliError> {
         ..Selection::default()
     };
     tasks.retain(|task| selection.contains(task));
+    let mut chosen_by = Vec::new();
+    if let Some(path) = &args.tasks_from {
+        let list = TaskList::read(path)
+            .map_err(|error| CliError::new(exit_code::INPUT, &error).hint(error.hint()))?;
+        tasks = list
+            .choose(tasks)
+            .map_err(|error| CliError::new(exit_code::INPUT, &error).hint(error.hint()))?;
+        chosen_by.push(format!("list {}", list.digest().short()));
+    }
+    chosen_by.extend(args.tasks.iter().map(|pattern| format!("task {pattern}")));
+    chosen_by.extend(
+        args.split
+            .map(|split| format!("split {split:?}").to_lowercase()),
+    );
+    chosen_by.extend(args.limit.map(|limit| format!("limit {limit}")));
     if let Some(limit) = args.limit {
         tasks.truncate(limit);
     }
@@ -131,6 +166,11 @@ pub fn load(args: &SuiteArgs, places: &Places) -> Result<Suite, CliError> {
     Ok(Suite {
         name: args.suite.clone(),
         tasks,
+        selection: if chosen_by.is_empty() {
+            "all".into()
+        } else {
+            chosen_by.join(", ")
+        },
     })
 }
 
@@ -254,6 +294,7 @@ pub fn prepare(
     }
     Ok(PreparedSuite {
         name: suite.name,
+        selection: suite.selection,
         tasks,
     })
 }

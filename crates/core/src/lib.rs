@@ -15,6 +15,7 @@ pub mod metric;
 pub mod patch;
 pub mod policy;
 pub mod protocol;
+pub mod run_profile;
 pub mod task;
 pub mod trajectory;
 pub mod tree;

@@ -45,11 +45,20 @@ pub struct Comparison {
     pub pairs: Vec<Pair>,
     /// What a reader should know before comparing numbers.
     pub notes: Vec<String>,
+    /// The profiles of the arms, where they differ and were compared all the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mixed_profiles: Vec<crate::mixing::ArmProfile>,
 }
 
 impl Comparison {
     /// The format that this code writes.
     pub const FORMAT: u32 = 1;
+
+    /// Stamps a comparison of arms that ran under different profiles.
+    pub fn stamp(&mut self, mixed: crate::mixing::MixedProfiles) {
+        self.notes.insert(0, mixed.stamp());
+        self.mixed_profiles = mixed.0;
+    }
 }
 
 /// Summarizes every arm and compares every two of them.
@@ -80,6 +89,7 @@ pub fn compare(arms: &[Arm<'_>], options: &Options) -> Result<Comparison, ArmErr
             .collect(),
         pairs,
         notes: notes(&gathered),
+        mixed_profiles: Vec::new(),
     })
 }
 

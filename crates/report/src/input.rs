@@ -5,7 +5,9 @@ use temper_core::{
     manifest::{Manifest, Producer},
     task::{Origin, Split},
 };
-use temper_eval::{Aggregate, Comparison, MetricLog, Selection};
+use temper_eval::{
+    Aggregate, Comparison, MetricLog, Selection, claims::Claims, record::ResultRecord,
+};
 
 /// Everything in a report but the trajectories, which are read one at a time.
 #[derive(Clone, Debug)]
@@ -28,6 +30,10 @@ pub struct ReportInput<'a> {
     pub tasks: Vec<TaskInput<'a>>,
     /// Metric logs to draw.
     pub metrics: Vec<MetricInput<'a>>,
+    /// What the results may be called; absent for made-up data.
+    pub claims: Option<&'a Claims>,
+    /// The records of the arms.
+    pub records: &'a [ResultRecord],
     /// How the arms were made, where this run made them.
     pub training: Option<TrainingInput>,
 }

@@ -2,6 +2,7 @@
 
 use temper_eval::{
     ArmSummary, Comparison, Pair,
+    claims::Claims,
     summary::{Cost, TokenCount},
     text,
 };
@@ -14,13 +15,73 @@ use crate::{
 
 /// A whole comparison: arms, lost trials, pairs, notes.
 pub fn comparison(comparison: &Comparison) -> String {
-    let mut out = arms(&comparison.arms);
+    let mut out = String::new();
+    // A stamp stands where nobody can cut it off by taking the first lines.
+    if !comparison.mixed_profiles.is_empty()
+        && let Some(stamp) = comparison.notes.first()
+    {
+        out += &format!("{}\n\n", for_terminal(stamp));
+    }
+    out += &arms(&comparison.arms);
     for pair in &comparison.pairs {
         out.push('\n');
         out += &self::pair(pair);
     }
     for note in &comparison.notes {
         out += &format!("\nnote: {}\n", for_terminal(note));
+    }
+    out
+}
+
+/// An alignment matrix with the decided wording.
+pub fn claims(claims: &Claims) -> String {
+    let mut out = String::new();
+    let value = |value: &Option<serde_json::Value>, absent: &str| match value {
+        Some(serde_json::Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
+        None => absent.to_owned(),
+    };
+    for job in &claims.jobs {
+        let mut table = Table::new(&[
+            ("value", Left),
+            ("how it is known", Left),
+            ("published", Left),
+            ("here", Left),
+            ("alignment", Left),
+        ]);
+        for row in &job.rows {
+            let short = |text: String| -> String { text.chars().take(44).collect() };
+            table.row([
+                row.key.clone(),
+                row.provenance.words().into(),
+                short(value(&row.published, "not published")),
+                short(value(&row.ours, "unknown")),
+                row.alignment.words().into(),
+            ]);
+        }
+        out += &format!("{}\n\n{table}\n", for_terminal(&job.job));
+        for reason in &job.reasons {
+            out += &format!(
+                "rules out {}: {}\n",
+                reason.rules_out.words(),
+                for_terminal(&reason.why)
+            );
+        }
+        if !job.variables.is_empty() {
+            out += &format!(
+                "variables of the experiment, not the published values: {}\n",
+                for_terminal(&job.variables.join(", "))
+            );
+        }
+        out += &format!("\nstrongest wording: {}\n\n", job.wording.words());
+    }
+    out += &format!("{}\n", claims.wording.sentence());
+    if !claims.ledger.ships {
+        out += &format!(
+            "This rests on a ledger of your own, {} ({}).\n",
+            for_terminal(&claims.ledger.name),
+            claims.ledger.digest.short()
+        );
     }
     out
 }

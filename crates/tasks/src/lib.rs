@@ -19,6 +19,7 @@ pub mod native;
 pub mod prepare;
 pub mod python;
 mod records;
+pub mod sample;
 pub mod select;
 pub mod similarity;
 pub mod swebench;

@@ -3,6 +3,8 @@
 //! ```text
 //! JOB/manifest.json          what the job is
 //! JOB/tasks.json             its tasks
+//! JOB/run-profile.json       what a run of it is, and must stay
+//! JOB/sessions/NUMBER.json   one file for each process that worked on it
 //! JOB/trials/TASK/ATTEMPT/   finished trials: trial.json, trajectory.jsonl, patch.diff, logs
 //! JOB/unfinished/NAME/       a trial being run; NAME.lock is held by the process that runs it
 //! ```
@@ -14,9 +16,9 @@ use std::{
 };
 
 use serde::{Serialize, de::DeserializeOwned};
-use temper_core::{Trial, manifest::Manifest};
+use temper_core::{Trial, manifest::Manifest, run_profile::differences};
 
-use super::{JobError, Plan, TaskEntry, TrialKey, identity};
+use super::{JobError, Plan, TaskEntry, TrialKey};
 
 /// A job on disk.
 #[derive(Clone, Debug)]
@@ -72,14 +74,16 @@ impl JobDirectory {
         }
         // Read back whatever won the race to write it.
         let stored = job.manifest()?;
-        match identity::first_difference(&stored, &plan.manifest) {
-            None => Ok(job),
-            Some((field, stored, given)) => Err(JobError::Differs {
+        // The producer's version counts: other code may give other results.
+        let value = |manifest| serde_json::to_value(manifest).expect("a manifest is plain data");
+        let differences = differences(&value(&stored), &value(&plan.manifest));
+        if differences.is_empty() {
+            Ok(job)
+        } else {
+            Err(JobError::Differs {
                 directory: job.root,
-                field,
-                stored,
-                given,
-            }),
+                differences,
+            })
         }
     }
 
@@ -307,7 +311,7 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> std::io::Result<()> {
     written
 }
 
-fn file_error(operation: &'static str, path: &Path, source: std::io::Error) -> JobError {
+pub(super) fn file_error(operation: &'static str, path: &Path, source: std::io::Error) -> JobError {
     JobError::File {
         operation,
         path: path.to_owned(),
@@ -315,7 +319,7 @@ fn file_error(operation: &'static str, path: &Path, source: std::io::Error) -> J
     }
 }
 
-fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, JobError> {
+pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, JobError> {
     let text = fs::read(path).map_err(|source| file_error("read", path, source))?;
     serde_json::from_slice(&text).map_err(|error| JobError::Corrupt {
         path: path.to_owned(),

@@ -6,18 +6,20 @@
 //! that could change a result is refused by name.
 
 mod directory;
-mod identity;
 pub mod outputs;
+mod run_profile;
 mod schedule;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use temper_core::{
-    Digest, SourceGroup, Split, Task, TaskId, digest::Hasher, manifest::Manifest, task::Origin,
+    Digest, SourceGroup, Split, Task, TaskId, digest::Hasher, manifest::Manifest,
+    run_profile::Difference, task::Origin,
 };
 
 pub use directory::{JobDirectory, write_atomically};
+pub use run_profile::{Session, prepare};
 pub use schedule::{Cancelled, Event, Options, Shard, Summary, TrialRunner, run};
 
 /// A task as a job knows it: enough to pair, to report and to recognise it.
@@ -95,18 +97,12 @@ impl TrialKey {
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
     /// The directory holds a job that is not this one.
-    #[error(
-        "resume the job in {directory}: {field} differs: it has {stored}, this run has {given}"
-    )]
+    #[error("resume the job in {directory}: {}", each(differences))]
     Differs {
         /// The job's directory.
         directory: PathBuf,
-        /// The first field that differs.
-        field: String,
-        /// Its value in the job.
-        stored: String,
-        /// Its value in this run.
-        given: String,
+        /// Every field that differs: first its value in the job, then in this run.
+        differences: Vec<Difference>,
     },
     /// The directory is in use for something else.
     #[error("use {directory} for a job: {reason}")]
@@ -137,6 +133,16 @@ pub enum JobError {
     /// The same task twice.
     #[error("plan the job: task {0} appears twice")]
     DuplicateTask(TaskId),
+}
+
+fn each(differences: &[Difference]) -> String {
+    let each = differences.iter().map(|difference| {
+        format!(
+            "{} differs: it has {}, this run has {}",
+            difference.field, difference.first, difference.second
+        )
+    });
+    each.collect::<Vec<_>>().join("; ")
 }
 
 impl JobError {

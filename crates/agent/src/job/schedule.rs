@@ -31,6 +31,12 @@ impl Shard {
     }
 }
 
+impl std::fmt::Display for Shard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.index, self.count)
+    }
+}
+
 impl std::str::FromStr for Shard {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {

@@ -8,13 +8,17 @@ use crate::{args::CompareArgs, comparison, error::CliError, exit_code, output};
 /// Compares the jobs.
 pub fn run(args: &CompareArgs) -> Result<u8, CliError> {
     let records = comparison::read_jobs(&args.jobs)?;
-    let comparison = comparison::compare(
+    let mixed = comparison::check_mixing(&records, args.allow_mixed)?;
+    let mut comparison = comparison::compare(
         &records,
         &Options {
             n_resamples: args.resamples,
             seed: args.seed,
         },
     )?;
+    if let Some(mixed) = mixed {
+        comparison.stamp(mixed);
+    }
     if let Some(path) = &args.output {
         let mut text = serde_json::to_vec_pretty(&comparison).expect("a comparison is plain data");
         text.push(b'\n');

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use temper_agent::job::write_atomically;
+use temper_eval::mixing;
 
 use crate::{
     agents::{self, Agent},
@@ -13,6 +14,7 @@ use crate::{
     jobs::{self, Request},
     output,
     places::Places,
+    run_profile,
     sandboxes::Sandboxes,
     tasks,
 };
@@ -25,8 +27,17 @@ pub fn run(args: &EvaluateArgs, places: &Places) -> Result<u8, CliError> {
     for (role, agent) in args.arms() {
         let agent = Agent::resolve(&agent, &args.trials, &profile, places)?;
         let profile = agent.profile(&profile)?;
+        run_profile::check_context(&agent, &profile, &args.trials)?;
         arms.push((role, agent, profile));
     }
+    // Before anything is spent: what cannot be compared at the end is not begun.
+    let mixed = mixing::check(
+        &arms
+            .iter()
+            .map(|(_, agent, profile)| agent.arm_profile(profile))
+            .collect::<Vec<_>>(),
+    );
+    comparison::allowed(mixed, args.allow_mixed)?;
     let sandboxes = Sandboxes::open_for_untrusted(&args.trials.sandbox)?;
     output::note(&sandboxes.summary());
     for (role, agent, profile) in &arms {
@@ -49,6 +60,7 @@ pub fn run(args: &EvaluateArgs, places: &Places) -> Result<u8, CliError> {
             sandboxes: &sandboxes,
             trials: &args.trials,
             shard: None,
+            workers: None,
             places,
         })?;
         if done.code != exit_code::SUCCESS {
@@ -62,7 +74,10 @@ pub fn run(args: &EvaluateArgs, places: &Places) -> Result<u8, CliError> {
     }
 
     let records = comparison::read_jobs(&directories)?;
-    let comparison = comparison::compare(&records, &temper_eval::Options::default())?;
+    let mut comparison = comparison::compare(&records, &temper_eval::Options::default())?;
+    if let Some(mixed) = comparison::check_mixing(&records, args.allow_mixed)? {
+        comparison.stamp(mixed);
+    }
     let mut text = serde_json::to_vec_pretty(&comparison).expect("a comparison is plain data");
     text.push(b'\n');
     let comparison_path = output_directory.join("comparison.json");

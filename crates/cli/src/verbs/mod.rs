@@ -1,6 +1,8 @@
 //! One file per verb.
 
 pub mod aggregate;
+pub mod canary;
+pub mod claims;
 pub mod collect;
 mod compare;
 mod completions;
@@ -14,6 +16,7 @@ mod export;
 mod grade;
 pub mod model;
 mod profile;
+pub mod record;
 mod report;
 mod run;
 mod serve;
@@ -38,6 +41,9 @@ pub fn run(args: Args) -> Result<u8, CliError> {
         Verb::Model(verb) => model::run(verb, &places),
         Verb::Context(verb) => context::run(verb, &places),
         Verb::Run(args) => run::run(&args, &places),
+        Verb::Canary(args) => canary::run(&args, &places),
+        Verb::Claims(args) => claims::run(&args),
+        Verb::Record(verb) => record::run(verb, &places),
         Verb::Grade(args) => grade::run(&args, &places),
         Verb::Evaluate(args) => evaluate::run(&args, &places),
         Verb::Collect(args) => collect::run(&args, &places),

@@ -30,6 +30,7 @@ pub fn run(args: &RunArgs, places: &Places) -> Result<u8, CliError> {
         sandboxes: &sandboxes,
         trials: &args.trials,
         shard: args.shard,
+        workers: None,
         places,
     })?;
     if job.trials()?.is_empty() {

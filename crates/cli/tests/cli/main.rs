@@ -3,6 +3,8 @@
 // Helpers of tests may unwrap as the tests themselves do.
 #![allow(clippy::unwrap_used)]
 
+mod canary;
+mod claims;
 mod collect;
 mod context;
 mod data;
@@ -14,7 +16,9 @@ mod interchange;
 mod interface;
 mod jobs;
 mod make;
+mod model_server;
 mod models;
+mod records;
 mod serve;
 mod splits;
 mod support;

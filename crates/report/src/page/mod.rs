@@ -6,6 +6,7 @@
 //! names the one style sheet and the one script by their hashes and allows nothing else: no
 //! network, no further script, no style attribute.
 
+mod claims;
 mod provenance;
 mod resources;
 mod result;
@@ -191,6 +192,9 @@ fn body(input: &ReportInput<'_>, links: &Links<'_>) -> Html {
     }
     if !input.metrics.is_empty() {
         sections.push(("metrics", "Metrics", metrics(input)));
+    }
+    if let Some(claims) = input.claims {
+        sections.push(("claims", "Claims", claims::section(claims, input.records)));
     }
     sections.push(("provenance", "Provenance", provenance::section(input)));
     sections.push(("reading", "How to read this", provenance::reading()));

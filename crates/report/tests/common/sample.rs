@@ -150,6 +150,8 @@ impl Sample {
                 label: "Made-up metric log".into(),
                 log: &self.metrics,
             }],
+            claims: None,
+            records: &[],
         };
         let statements: BTreeMap<&TaskId, &str> = self
             .tasks

@@ -6,7 +6,7 @@ use temper_report::table::{Align, Table};
 
 use super::{
     args::AuditArgs,
-    locate::{Origin, locate},
+    locate::{locate, revision},
 };
 use crate::{
     error::CliError,
@@ -17,13 +17,7 @@ use crate::{
 /// Prints the audit; findings of the gravity `error` are an exit code of their own.
 pub fn run(args: &AuditArgs, places: &Places) -> Result<u8, CliError> {
     let located = locate(&args.source.model, &args.source.hub, places)?;
-    let revision = match (&args.revision, &located.origin) {
-        (Some(revision), _) => Some(revision.clone()),
-        // The commit was resolved by the hub that the files came from.
-        (None, Origin::Hub { commit, .. }) => Some(commit.clone()),
-        (None, Origin::Package { package, .. }) => Some((*package).to_owned()),
-        (None, Origin::Local) => None,
-    };
+    let revision = args.revision.clone().or_else(|| revision(&located));
     let audit = audit::audit(
         &located.path,
         &AuditOptions {

@@ -76,6 +76,16 @@ pub enum Origin {
     },
 }
 
+/// The revision that the place a model came from states.
+pub fn revision(located: &Located) -> Option<String> {
+    match &located.origin {
+        // The commit was resolved by the hub that the files came from.
+        Origin::Hub { commit, .. } => Some(commit.clone()),
+        Origin::Package { package, .. } => Some((*package).to_owned()),
+        Origin::Local => None,
+    }
+}
+
 /// Finds a model: a path that exists, a packaged model's name, a name on a hub, in this order.
 pub fn locate(model: &str, hub: &HubArgs, places: &Places) -> Result<Located, CliError> {
     locate_parts(model, hub, places, false)

@@ -7,6 +7,7 @@ mod fetch;
 mod import;
 mod list;
 pub mod make;
+pub mod sample;
 mod show;
 mod validate;
 
@@ -15,6 +16,7 @@ use crate::{args::TasksVerb, error::CliError, places::Places};
 /// Runs one of them.
 pub fn run(verb: TasksVerb, places: &Places) -> Result<u8, CliError> {
     match verb {
+        TasksVerb::Sample(args) => sample::run(&args, places),
         TasksVerb::Make(args) => make::run(&args, places),
         TasksVerb::Fetch {
             suite,

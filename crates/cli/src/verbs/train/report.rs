@@ -35,6 +35,7 @@ pub fn write(session: &Session<'_>, done: &Done) -> Step<PathBuf> {
             arms: Vec::new(),
             pairs: Vec::new(),
             notes: Vec::new(),
+            mixed_profiles: Vec::new(),
         };
         comparison::write_report(&[], &nothing, &metrics, training, &path)?;
         return Ok(path);

@@ -203,6 +203,7 @@ impl<'a> Session<'a> {
             tasks: Vec::new(),
             split: Some(split),
             limit,
+            tasks_from: None,
         })
     }
 

@@ -148,6 +148,7 @@ pub fn run(session: &Session<'_>, wanted: &TrialRun<'_>) -> Step<TrialsDone> {
         sandboxes: session.sandboxes()?,
         trials: &trials,
         shard: None,
+        workers: None,
         places: session.places,
     })?;
     if done.code != exit_code::SUCCESS {

@@ -1,0 +1,434 @@
+//! What a run says of itself when it starts: the record `RUN_PROFILE`.
+
+use std::{collections::BTreeMap, path::Path};
+
+use serde_json::{Value, json};
+use temper_agent::{
+    context_gate::ContextLengths,
+    job::{self, Plan},
+    profile::ResolvedProfile,
+};
+use temper_checkpoint::audit::{self, AuditOptions};
+use temper_core::{
+    Digest, Task,
+    manifest::Producer,
+    run_profile::{
+        ContextIdentity, DatasetIdentity, Known, ModelEvidence, ModelIdentity, Origin,
+        ProfileIdentity, RunIdentity, RunOperation, RunProfile, RuntimeIdentity, Setting,
+    },
+    task::Environment,
+};
+
+use crate::{
+    agents::Agent,
+    args::TrialArgs,
+    clock,
+    error::CliError,
+    exit_code,
+    jobs::Request,
+    machine, output,
+    places::workers,
+    sandboxes::Sandboxes,
+    tasks::PreparedSuite,
+    verbs::model::locate::{self, Located},
+};
+
+/// Checks the context, makes or takes up the job's directory, and writes and prints what the run
+/// is. A job that is something else is refused with every field that differs.
+pub fn begin(request: &Request<'_>, plan: &Plan) -> Result<(), CliError> {
+    check_context(request.agent, request.profile, request.trials)?;
+    let job = job::prepare(plan)?;
+    let mut n_finished_before = 0;
+    job.for_each_trial(|_| n_finished_before += 1)?;
+    let profile = RunProfile {
+        format: RunProfile::FORMAT,
+        identity: identity(request),
+        operation: RunOperation {
+            started_at: clock::now(),
+            concurrency: request.n_workers() as u64,
+            max_retries: request.trials.max_retries,
+            redo_lost: request.trials.redo_lost,
+            shard: request.shard.map(|shard| shard.to_string()),
+            n_finished_before,
+            machine: json!(machine::describe(request.places)),
+        },
+    };
+    job.begin_session(&profile)?;
+    if !request.places.quiet {
+        output::note(&format!("RUN_PROFILE {}", json!(profile)));
+    }
+    Ok(())
+}
+
+/// Refuses context lengths that differ, unless the user lets them.
+pub fn check_context(
+    agent: &Agent,
+    profile: &ResolvedProfile,
+    trials: &TrialArgs,
+) -> Result<(), CliError> {
+    let lengths = ContextLengths {
+        profile: profile.settings().context_tokens.map(u64::from),
+        server: agent.server_context,
+        training: trials.identity.training_context,
+    };
+    match lengths.check() {
+        Ok(()) => Ok(()),
+        Err(mismatch) if trials.identity.allow_context_mismatch => {
+            output::note(&format!(
+                "CONTEXT MISMATCH: {}",
+                mismatch
+                    .to_string()
+                    .trim_start_matches("agree on the context: ")
+            ));
+            Ok(())
+        }
+        Err(mismatch) => {
+            let hint = mismatch.hint();
+            Err(CliError::new(exit_code::GATE_CLOSED, mismatch).hint(hint))
+        }
+    }
+}
+
+/// What the run is.
+pub fn identity(request: &Request<'_>) -> RunIdentity {
+    let Request {
+        agent,
+        profile,
+        suite,
+        sandboxes,
+        trials,
+        ..
+    } = request;
+    let lengths = ContextLengths {
+        profile: profile.settings().context_tokens.map(u64::from),
+        server: agent.server_context,
+        training: trials.identity.training_context,
+    };
+    let driver = agent.models.describe();
+    RunIdentity {
+        producer: Producer {
+            name: "temper".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+        },
+        agent: agent.name.clone(),
+        is_language_model: agent.models.is_language_model(),
+        config_digest: Digest::of_value(&json!({
+            "profile": profile.config(),
+            "model": driver,
+        })),
+        profile: profile_identity(profile),
+        model: agent.model.clone(),
+        runtime: runtime(suite, sandboxes),
+        dataset: dataset(suite, trials),
+        context: ContextIdentity {
+            profile: lengths.profile.into(),
+            server: lengths.server.into(),
+            training: lengths.training.into(),
+            mismatch_allowed: lengths.check().is_err(),
+        },
+        settings: settings(profile, agent, &driver, trials),
+        attempts: trials.attempts,
+        seed: trials.seed,
+        seed_rule: "SHA-256 of job seed, task id and attempt, cut to 31 bits".into(),
+    }
+}
+
+fn profile_identity(profile: &ResolvedProfile) -> ProfileIdentity {
+    let provenance = match json!(profile.provenance()) {
+        Value::String(word) => word,
+        other => other.to_string(),
+    };
+    ProfileIdentity {
+        kind: profile.kind().as_str().into(),
+        name: profile.name(),
+        digest: profile.digest(),
+        provenance,
+    }
+}
+
+fn runtime(suite: &PreparedSuite, sandboxes: &Sandboxes) -> RuntimeIdentity {
+    let environments: Option<BTreeMap<String, &Digest>> = suite
+        .iter()
+        .map(|(task, prepared)| {
+            let prepared = prepared.as_ref().ok()?;
+            Some((task.id.to_string(), &prepared.environment_digest))
+        })
+        .collect();
+    let images: BTreeMap<String, &str> = suite
+        .iter()
+        .filter_map(|(task, _)| match &task.environment {
+            Environment::Image { image, .. } => Some((task.id.to_string(), image.as_str())),
+            _ => None,
+        })
+        .collect();
+    RuntimeIdentity {
+        backend: sandboxes.backend.name().to_owned(),
+        environment_digest: environments.map(|all| Digest::of_value(&all)).into(),
+        image_names_digest: (!images.is_empty())
+            .then(|| Digest::of_value(&images))
+            .into(),
+    }
+}
+
+fn dataset(suite: &PreparedSuite, trials: &TrialArgs) -> DatasetIdentity {
+    let tasks: Vec<&Task> = suite.iter().map(|(task, _)| task).collect();
+    let word = |value: Value| value.as_str().unwrap_or_default().to_owned();
+    let joined = |words: Vec<String>| {
+        let words: std::collections::BTreeSet<String> = words.into_iter().collect();
+        words.into_iter().collect::<Vec<_>>().join("+")
+    };
+    let by_id = |value: &dyn Fn(&Task) -> Value| -> Digest {
+        let all: BTreeMap<String, Value> = tasks
+            .iter()
+            .map(|task| (task.id.to_string(), value(task)))
+            .collect();
+        Digest::of_value(&all)
+    };
+    DatasetIdentity {
+        stated: trials
+            .identity
+            .dataset
+            .clone()
+            .or_else(|| of_hub_path(&suite.name))
+            .into(),
+        suite: suite.name.clone(),
+        task_format: joined(tasks.iter().map(|task| word(json!(task.format))).collect()),
+        digest: by_id(&|task| json!(task.digest())),
+        split_digest: by_id(&|task| json!(task.split)),
+        split: joined(tasks.iter().map(|task| word(json!(task.split))).collect()),
+        n_tasks: tasks.len() as u64,
+        selection: suite.selection.clone(),
+    }
+}
+
+/// The name and commit that a hub's cache writes into its paths.
+fn of_hub_path(suite: &str) -> Option<String> {
+    let path = std::path::absolute(suite).ok()?;
+    let parts: Vec<String> = path
+        .components()
+        .map(|part| part.as_os_str().to_string_lossy().into_owned())
+        .collect();
+    let at = parts
+        .iter()
+        .position(|part| part.starts_with("datasets--"))?;
+    let name = parts[at].strip_prefix("datasets--")?.replacen("--", "/", 1);
+    let commit = parts
+        .get(at + 2)
+        .filter(|_| parts.get(at + 1).is_some_and(|part| part == "snapshots"))?;
+    Some(format!("{name}@{commit}"))
+}
+
+/// Every setting that can change a result, with where it came from.
+fn settings(
+    profile: &ResolvedProfile,
+    agent: &Agent,
+    driver: &Value,
+    trials: &TrialArgs,
+) -> BTreeMap<String, Setting> {
+    let mut all = BTreeMap::new();
+    let values = profile.settings();
+    let from = |key: &str| {
+        if profile.overrides().keys().any(|set| set.starts_with(key)) {
+            Origin::Flag
+        } else {
+            Origin::Profile
+        }
+    };
+    let mut of_profile = |name: &str, key: &str, value: Option<Value>| {
+        all.insert(
+            format!("agent.{name}"),
+            Setting::new(value, from(key), from(key)),
+        );
+    };
+    for (name, key, value) in [
+        ("protocol", "temper.protocol", Some(json!(values.protocol))),
+        (
+            "step_limit",
+            "agent.step_limit",
+            values.step_limit.map(|n| json!(n)),
+        ),
+        (
+            "cost_limit_dollars",
+            "agent.cost_limit",
+            values.cost_limit.map(|cost| json!(cost.dollars())),
+        ),
+        (
+            "wall_time_limit_seconds",
+            "agent.wall_time_limit_seconds",
+            values.wall_time_limit.map(|limit| json!(limit.as_secs())),
+        ),
+        (
+            "max_consecutive_format_errors",
+            "agent.max_consecutive_format_errors",
+            values.max_consecutive_format_errors.map(|n| json!(n)),
+        ),
+        (
+            "directory",
+            "environment.cwd",
+            values.directory.as_ref().map(|d| json!(d)),
+        ),
+        (
+            "command_timeout_seconds",
+            "environment.timeout",
+            Some(json!(values.command_timeout.as_secs())),
+        ),
+        (
+            "variables",
+            "environment.env",
+            Some(json!(values.variables)),
+        ),
+        ("shell", "temper.shell", Some(json!(values.shell))),
+        (
+            "context_guard_reserve_tokens",
+            "temper.context_reserve_tokens",
+            values
+                .context_guard
+                .as_ref()
+                .map(|guard| json!(guard.reserve_tokens)),
+        ),
+        (
+            "repetition_note_after",
+            "temper.repetition_note_after",
+            values.repetition_note_after.map(|n| json!(n)),
+        ),
+        (
+            "nested_fences",
+            "temper.nested_fences",
+            Some(json!(values.nested_fences)),
+        ),
+        (
+            "patch_source",
+            "temper.patch_source",
+            Some(json!(values.patch_source)),
+        ),
+    ] {
+        of_profile(name, key, value);
+    }
+    let mut add = |name: &str, setting| all.insert(name.to_owned(), setting);
+    // In this process what nobody set is Temper's default; elsewhere it is the server's business.
+    let otherwise = if agent.engine.is_some() {
+        Origin::Default
+    } else {
+        Origin::Server
+    };
+    let body = &driver["body"];
+    let sent = |keys: &[&str]| {
+        let value = keys
+            .iter()
+            .map(|key| &body[*key])
+            .find(|value| !value.is_null());
+        value.cloned()
+    };
+    let mut sampling =
+        |name: &str, of_profile: Option<Value>, key: &str, own: Option<Value>, keys: &[&str]| {
+            let setting = match (of_profile, sent(keys), own) {
+                (Some(value), ..) => Setting::new(Some(value), from(key), otherwise),
+                (None, Some(value), _) => Setting::new(Some(value), Origin::Flag, otherwise),
+                (None, None, Some(value)) => Setting::new(Some(value), Origin::Default, otherwise),
+                (None, None, None) => Setting::new(None::<Value>, Origin::Default, otherwise),
+            };
+            add(&format!("sampling.{name}"), setting);
+        };
+    let flags = &trials.sampling;
+    let own = |value: Value| agent.engine.is_some().then_some(value);
+    sampling(
+        "temperature",
+        values.temperature.map(|t| json!(t)),
+        "model.model_kwargs",
+        own(json!(flags.embedded_temperature.unwrap_or(0.0))),
+        &["temperature"],
+    );
+    sampling(
+        "max_output_tokens",
+        values.max_output_tokens.map(|n| json!(n)),
+        "temper.max_output_tokens",
+        own(json!(flags.embedded_reply_tokens.unwrap_or(1024))),
+        &["max_tokens", "max_completion_tokens"],
+    );
+    for key in [
+        "top_p",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "presence_penalty",
+    ] {
+        sampling(key, None, "", None, &[key]);
+    }
+    if agent.engine.is_some()
+        && values.temperature.is_none()
+        && flags.embedded_temperature.is_some()
+    {
+        let given = flags.embedded_temperature;
+        add(
+            "sampling.temperature",
+            Setting::new(given, Origin::Flag, Origin::Default),
+        );
+    }
+    let default = TrialArgs::default().trial_timeout;
+    let timeout_from = if trials.trial_timeout == default {
+        Origin::Default
+    } else {
+        Origin::Flag
+    };
+    add(
+        "trial.timeout_seconds",
+        Setting::new(Some(trials.trial_timeout), timeout_from, Origin::Default),
+    );
+    all
+}
+
+/// The identity of files that run in this process: they are audited, hashes and all.
+pub fn of_files(located: &Located) -> Result<ModelIdentity, CliError> {
+    let audit = audit::audit(
+        &located.path,
+        &AuditOptions {
+            revision: locate::revision(located),
+            n_threads: workers(None),
+        },
+    )
+    .map_err(|error| CliError::new(exit_code::INPUT, error))?;
+    Ok(of_audit(&json!(audit), ModelEvidence::Measured))
+}
+
+/// The identity that the audit in a file states.
+pub fn of_audit_file(path: &Path) -> Result<ModelIdentity, CliError> {
+    let wrong = |reason: String| {
+        CliError::new(
+            exit_code::INPUT,
+            format!("read the model audit {}: {reason}", path.display()),
+        )
+        .hint("`temper model audit MODEL --format json` writes one")
+    };
+    let text = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    let value: Value = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+    if value["schema_version"] != audit::SCHEMA_VERSION {
+        return Err(wrong(format!(
+            "it has schema_version {}, this version reads {}",
+            value["schema_version"],
+            audit::SCHEMA_VERSION
+        )));
+    }
+    let identity = of_audit(&value, ModelEvidence::Stated);
+    if identity.audit_digest.value().is_none() {
+        return Err(wrong("it has no digest".into()));
+    }
+    Ok(identity)
+}
+
+fn of_audit(audit: &Value, evidence: ModelEvidence) -> ModelIdentity {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    ModelIdentity {
+        audit_digest: text(&audit["digest"])
+            .and_then(|digest| digest.parse().ok())
+            .into(),
+        revision: text(&audit["revision"]["value"]).into(),
+        evidence,
+        architecture: text(&audit["architecture"]).into(),
+        dtype: text(&audit["declared_dtype"]).into(),
+        max_position_embeddings: audit["max_position_embeddings"].as_u64().into(),
+        rope: match &audit["rope"] {
+            Value::Null => Known::unknown(),
+            rope => Known::Is(rope.clone()),
+        },
+    }
+}

@@ -1,0 +1,333 @@
+//! What a run says of itself, and what its result may be called.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::{
+    model_server::{Behaviour, ModelServer},
+    support::{Ran, Workspace, bash, submit},
+};
+
+fn solver(workspace: &Workspace) -> String {
+    workspace.script("solver", &[&bash("echo yes > answer.txt"), &submit()])
+}
+
+fn run(workspace: &Workspace, agent: &str, job: &str, more: &[&str]) -> Ran {
+    let mut arguments = vec!["run", "--suite", "suite", "--agent", agent, "-o", job];
+    arguments.extend(more);
+    workspace.run(&arguments)
+}
+
+fn serving(windows: &[u64]) -> ModelServer {
+    ModelServer::start(Behaviour {
+        windows: windows.to_vec(),
+        n_refused: 0,
+        n_broken: 0,
+    })
+}
+
+fn profile_line(ran: &Ran) -> Value {
+    let line = ran
+        .stderr
+        .lines()
+        .find_map(|line| line.strip_prefix("RUN_PROFILE "))
+        .unwrap_or_else(|| panic!("{}", ran.stderr));
+    serde_json::from_str(line).unwrap()
+}
+
+#[test]
+fn the_ledger_alone_claims_nothing_and_fills_nothing_in() {
+    let workspace = Workspace::new(0);
+    let claims = workspace
+        .run(&["claims", "--format", "json"])
+        .expect(0)
+        .json();
+    assert_eq!(claims["wording"], "project-experiment");
+    let rows = claims["jobs"][0]["rows"].as_array().unwrap();
+    for row in rows {
+        let undisclosed = row["provenance"] == "undisclosed";
+        assert_eq!(undisclosed, row["published"].is_null(), "{row}");
+        assert!(row["ours"].is_null(), "{row}");
+    }
+    let row = |key: &str| rows.iter().find(|row| row["key"] == key).unwrap();
+    assert_eq!(row("training.rl.clip_bounds")["provenance"], "undisclosed");
+    assert_eq!(
+        row("training.rl.teacher")["alignment"],
+        "cannot-be-reproduced"
+    );
+    assert_eq!(row("agent.step_limit")["published"], 200);
+    let shown = workspace.run(&["claims"]).expect(0).stdout;
+    for words in [
+        "not published",
+        "cannot be reproduced",
+        "strongest wording: project experiment",
+    ] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    // A ledger that fills in what nobody published is refused.
+    fs::write(
+        workspace.path("ledger.toml"),
+        "format = 1\nname = \"n\"\nsubject = \"s\"\n[[entry]]\nkey = \"clip\"\nstage = \"training\"\n\
+         what = \"clip\"\nprovenance = \"undisclosed\"\nvalue = 0.2\nsource = \"a guess\"\nchecked = \"read\"\n",
+    )
+    .unwrap();
+    let refused = workspace
+        .run(&["claims", "--ledger", "ledger.toml"])
+        .expect(3);
+    assert!(
+        refused
+            .stderr
+            .contains("clip is undisclosed and has a value"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
+fn a_run_says_what_it_is_and_a_resumed_one_must_be_the_same() {
+    let workspace = Workspace::new(2);
+    let server = serving(&[32_768]);
+    let flags = [
+        "--dataset",
+        "answers@1",
+        "--training-context",
+        "32768",
+        "--model-kwarg",
+        "top_p=0.9",
+    ];
+    let ran = run(&workspace, &server.address, "job", &flags).expect(0);
+    let profile = profile_line(&ran);
+    let identity = &profile["identity"];
+    assert_eq!(identity["context"]["profile"], 32_768);
+    assert_eq!(identity["context"]["server"], 32_768);
+    assert_eq!(identity["context"]["training"], 32_768);
+    assert_eq!(identity["model"]["audit_digest"], "unknown");
+    assert_eq!(identity["dataset"]["stated"], "answers@1");
+    assert_eq!(identity["dataset"]["n_tasks"], 2);
+    let setting = |name: &str| identity["settings"][name].clone();
+    assert_eq!(
+        setting("sampling.top_p"),
+        json!({"value": 0.9, "from": "flag"})
+    );
+    assert_eq!(
+        setting("sampling.temperature"),
+        json!({"value": "unset", "from": "server"})
+    );
+    assert_eq!(
+        setting("sampling.max_output_tokens"),
+        json!({"value": 896, "from": "profile"})
+    );
+    assert_eq!(
+        setting("agent.context_guard_reserve_tokens"),
+        json!({"value": 256, "from": "profile"})
+    );
+    assert_eq!(
+        setting("trial.timeout_seconds"),
+        json!({"value": 3600, "from": "default"})
+    );
+    let stored: Value =
+        serde_json::from_slice(&fs::read(workspace.path("job/run-profile.json")).unwrap()).unwrap();
+    assert_eq!(&stored["identity"], identity);
+    assert_eq!(profile["operation"]["n_finished_before"], 0);
+
+    // How it is worked on may change; what it is may not, and every difference is named.
+    let more = [&flags[..], &["-j", "1", "--max-retries", "0"]].concat();
+    run(&workspace, &server.address, "job", &more).expect(0);
+    assert_eq!(
+        workspace.path("job/sessions").read_dir().unwrap().count(),
+        2
+    );
+    let refused = run(
+        &workspace,
+        &server.address,
+        "job",
+        &["--dataset", "others", "--model-kwarg", "top_p=0.9"],
+    )
+    .expect(6);
+    for words in ["dataset.stated differs", "context.training differs"] {
+        assert!(
+            refused.stderr.contains(words),
+            "{words}: {}",
+            refused.stderr
+        );
+    }
+    assert_eq!(
+        workspace.path("job/sessions").read_dir().unwrap().count(),
+        2
+    );
+
+    // A language model answered, and still nothing but a project experiment can be claimed.
+    let claims = workspace
+        .run(&["claims", "--job", "job", "--format", "json"])
+        .expect(0)
+        .json();
+    assert_eq!(claims["wording"], "project-experiment");
+    let reasons = claims["jobs"][0]["reasons"].to_string();
+    for words in [
+        "dataset.n_tasks",
+        "composite of 2 runs",
+        "checkpoint.revision",
+    ] {
+        assert!(reasons.contains(words), "{words}: {reasons}");
+    }
+    assert!(!reasons.contains("no language model"), "{reasons}");
+}
+
+#[test]
+fn the_three_contexts_must_agree() {
+    let workspace = Workspace::new(1);
+    let server = serving(&[40_960]);
+    let refused = run(
+        &workspace,
+        &server.address,
+        "job",
+        &["--training-context", "65536"],
+    )
+    .expect(10);
+    for words in [
+        "the profile has 32768",
+        "declares 40960",
+        "length is 65536",
+        "hint:",
+    ] {
+        assert!(
+            refused.stderr.contains(words),
+            "{words}: {}",
+            refused.stderr
+        );
+    }
+    assert!(!workspace.path("job").exists());
+    run(
+        &workspace,
+        &server.address,
+        "set",
+        &["--set", "temper.context_tokens=40960"],
+    )
+    .expect(0);
+    // A server that is named with its model is asked, too.
+    let named = format!("{}#m", server.address);
+    run(&workspace, &named, "job", &[]).expect(10);
+    let evaluate = [
+        "evaluate", "--suite", "suite", "--model", &named, "-o", "out",
+    ];
+    workspace.run(&evaluate).expect(10);
+    let allowed = run(&workspace, &named, "job", &["--allow-context-mismatch"]).expect(0);
+    assert!(
+        allowed.stderr.contains("CONTEXT MISMATCH"),
+        "{}",
+        allowed.stderr
+    );
+    let claims = workspace
+        .run(&["claims", "--job", "job", "--format", "json"])
+        .expect(0);
+    assert!(
+        claims.stdout.contains("context lengths that disagree"),
+        "{}",
+        claims.stdout
+    );
+}
+
+#[test]
+fn profiles_do_not_mix_unless_they_must_and_then_it_shows() {
+    let workspace = Workspace::new(2);
+    let agent = solver(&workspace);
+    run(&workspace, &agent, "a", &[]).expect(0);
+    run(&workspace, &agent, "b", &["--set", "agent.step_limit=7"]).expect(0);
+    run(&workspace, &agent, "c", &["--seed", "1"]).expect(0);
+    run(&workspace, "noop", "n", &[]).expect(0);
+    // One profile, whatever the seed; Temper's own program has no use for a model's settings.
+    workspace.run(&["compare", "a", "c"]).expect(0);
+    workspace.run(&["compare", "n", "b"]).expect(0);
+    for verb in [
+        &["compare", "a", "b"][..],
+        &["report", "a", "b"],
+        &["claims", "--job", "a", "--job", "b"],
+    ] {
+        let refused = workspace.run(verb).expect(3);
+        for words in ["different profiles", "+overrides", "--allow-mixed"] {
+            assert!(
+                refused.stderr.contains(words),
+                "{words}: {}",
+                refused.stderr
+            );
+        }
+    }
+    assert!(!workspace.path("report.html").exists());
+    let stamped = workspace
+        .run(&["compare", "a", "b", "--allow-mixed"])
+        .expect(0);
+    assert!(
+        stamped.stdout.starts_with("MIXED PROFILES"),
+        "{}",
+        stamped.stdout
+    );
+    let json = workspace
+        .run(&["compare", "a", "b", "--allow-mixed", "--format", "json"])
+        .expect(0)
+        .json();
+    assert_eq!(json["mixed_profiles"].as_array().unwrap().len(), 2);
+    workspace
+        .run(&["report", "a", "b", "--allow-mixed"])
+        .expect(0);
+    let page = fs::read_to_string(workspace.path("report.html")).unwrap();
+    assert!(page.contains("MIXED PROFILES") && page.contains("class=\"notice\""));
+
+    // An evaluation whose arms could not be compared is not begun.
+    let published = workspace.script("other", &[&submit()]);
+    let refused = workspace
+        .run(&[
+            "evaluate",
+            "--suite",
+            "suite",
+            "--baseline",
+            &agent,
+            "--candidate",
+            &published,
+            "-o",
+            "out",
+        ])
+        .expect(0);
+    assert!(refused.stderr.contains("RUN_PROFILE"), "{}", refused.stderr);
+}
+
+#[test]
+fn the_report_carries_the_wording_and_takes_no_other() {
+    let workspace = Workspace::new(1);
+    run(
+        &workspace,
+        &solver(&workspace),
+        "job",
+        &["--dataset", "SWE-bench Verified"],
+    )
+    .expect(0);
+    workspace.run(&["report", "job"]).expect(0);
+    let page = fs::read_to_string(workspace.path("report.html")).unwrap();
+    for words in [
+        "id=\"claims\"",
+        "Project experiment.",
+        "do not reproduce, confirm or contradict",
+        "no language model answered",
+        "Record of job",
+        "one clean run",
+        "not published",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+    assert!(!page.contains("This reproduces the published"));
+    assert!(!page.contains("Not every job is one clean run"));
+    for flag in ["--wording", "--claim", "--ledger"] {
+        workspace.run(&["report", "job", flag, "x"]).expect(2);
+    }
+    // A resumed job is no clean run, and the page says so at its head.
+    run(
+        &workspace,
+        &solver(&workspace),
+        "job",
+        &["--dataset", "SWE-bench Verified"],
+    )
+    .expect(0);
+    workspace.run(&["report", "job"]).expect(0);
+    let page = fs::read_to_string(workspace.path("report.html")).unwrap();
+    assert!(page.contains("a composite of 2 runs of the command, not one clean run"));
+}
