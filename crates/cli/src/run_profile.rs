@@ -33,10 +33,8 @@ use crate::{
     verbs::model::locate::{self, Located},
 };
 
-/// Checks the context, makes or takes up the job's directory, and writes and prints what the run
-/// is. A job that is something else is refused with every field that differs.
+/// Makes or takes up the job's directory, and writes and prints what the run is. A job that is something else is refused with every field that differs.
 pub fn begin(request: &Request<'_>, plan: &Plan) -> Result<(), CliError> {
-    check_context(request.agent, request.profile, request.trials)?;
     let job = job::prepare(plan)?;
     let mut n_finished_before = 0;
     job.for_each_trial(|_| n_finished_before += 1)?;
@@ -87,6 +85,26 @@ pub fn check_context(
             Err(CliError::new(exit_code::GATE_CLOSED, mismatch).hint(hint))
         }
     }
+}
+
+/// Refuses an audit that would say nothing, or the same of two servers.
+pub fn check_audit<'a>(
+    agents: impl IntoIterator<Item = &'a Agent>,
+    trials: &TrialArgs,
+) -> Result<(), CliError> {
+    if trials.identity.model_audit.is_none() {
+        return Ok(());
+    }
+    let stated = |agent: &&Agent| agent.model.evidence == ModelEvidence::Stated;
+    let problem = match agents.into_iter().filter(stated).count() {
+        1 => return Ok(()),
+        0 => "no agent is a server, and a model in this process is audited by itself",
+        _ => "several agents are servers, and it cannot be the audit of each",
+    };
+    Err(CliError::new(
+        exit_code::USAGE,
+        format!("use --model-audit: {problem}"),
+    ))
 }
 
 /// What the run is.

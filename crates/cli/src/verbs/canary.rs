@@ -197,6 +197,7 @@ impl Arm {
         let profile = agents::profile(&args.trials)?;
         let agent = Agent::resolve(&args.agent, &args.trials, &profile, places)?;
         let profile = agent.profile(&profile)?;
+        run_profile::check_audit([&agent], &args.trials)?;
         run_profile::check_context(&agent, &profile, &args.trials)?;
         Ok(Arm { agent, profile })
     }

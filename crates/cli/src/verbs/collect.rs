@@ -26,6 +26,7 @@ use crate::{
     error::CliError,
     exit_code, jobs, output,
     places::Places,
+    run_profile,
     sandboxes::Sandboxes,
     tasks::{self, PreparedSuite},
 };
@@ -67,10 +68,17 @@ pub fn run(args: &CollectArgs, places: &Places) -> Result<u8, CliError> {
             "use --redo-lost: a collection always tries lost trials again",
         ));
     }
+    if args.trials.identity.model_audit.is_some() || args.trials.identity.dataset.is_some() {
+        return Err(CliError::new(
+            exit_code::USAGE,
+            "use --model-audit or --dataset: a collection keeps no run profile",
+        ));
+    }
     let profile = agents::profile(&args.trials)?;
     let (agent, kind) =
         Agent::resolve_teacher(&args.teacher, args.policy, &args.trials, &profile, places)?;
     let profile = agent.profile(&profile)?;
+    run_profile::check_context(&agent, &profile, &args.trials)?;
     let sandboxes = Sandboxes::open_for_untrusted(&args.trials.sandbox)?;
     output::note(&sandboxes.summary());
     output::note(&profile.statement());

@@ -30,6 +30,7 @@ pub fn run(args: &EvaluateArgs, places: &Places) -> Result<u8, CliError> {
         run_profile::check_context(&agent, &profile, &args.trials)?;
         arms.push((role, agent, profile));
     }
+    run_profile::check_audit(arms.iter().map(|(_, agent, _)| agent), &args.trials)?;
     // Before anything is spent: what cannot be compared at the end is not begun.
     let mixed = mixing::check(
         &arms

@@ -9,6 +9,7 @@ use crate::{
     jobs::{self, Done, Request},
     output,
     places::Places,
+    run_profile,
     sandboxes::Sandboxes,
     tasks,
 };
@@ -18,6 +19,8 @@ pub fn run(args: &RunArgs, places: &Places) -> Result<u8, CliError> {
     let profile = agents::profile(&args.trials)?;
     let agent = Agent::resolve(&args.agent, &args.trials, &profile, places)?;
     let profile = agent.profile(&profile)?;
+    run_profile::check_audit([&agent], &args.trials)?;
+    run_profile::check_context(&agent, &profile, &args.trials)?;
     let sandboxes = Sandboxes::open_for_untrusted(&args.trials.sandbox)?;
     output::note(&sandboxes.summary());
     output::note(&profile.statement());

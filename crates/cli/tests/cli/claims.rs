@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::{
     model_server::{Behaviour, ModelServer},
     support::{Ran, Workspace, bash, submit},
+    tiny_model::write_model,
 };
 
 fn solver(workspace: &Workspace) -> String {
@@ -274,21 +275,33 @@ fn profiles_do_not_mix_unless_they_must_and_then_it_shows() {
     assert!(page.contains("MIXED PROFILES") && page.contains("class=\"notice\""));
 
     // An evaluation whose arms could not be compared is not begun.
-    let published = workspace.script("other", &[&submit()]);
-    let refused = workspace
-        .run(&[
-            "evaluate",
-            "--suite",
-            "suite",
-            "--baseline",
-            &agent,
-            "--candidate",
-            &published,
-            "-o",
-            "out",
-        ])
-        .expect(0);
-    assert!(refused.stderr.contains("RUN_PROFILE"), "{}", refused.stderr);
+    let model = workspace.path("model");
+    write_model(&model);
+    let embedded = format!("embedded:{}", model.display());
+    let mut evaluate = vec![
+        "evaluate",
+        "--suite",
+        "suite",
+        "--baseline",
+        &agent,
+        "-o",
+        "out",
+    ];
+    evaluate.extend([
+        "--candidate",
+        &embedded,
+        "--embedded-steps",
+        "1",
+        "--device",
+        "cpu",
+    ]);
+    let refused = workspace.run(&evaluate).expect(3);
+    assert!(
+        refused.stderr.contains("different profiles"),
+        "{}",
+        refused.stderr
+    );
+    assert!(!workspace.path("out").exists());
 }
 
 #[test]
@@ -330,4 +343,115 @@ fn the_report_carries_the_wording_and_takes_no_other() {
     workspace.run(&["report", "job"]).expect(0);
     let page = fs::read_to_string(workspace.path("report.html")).unwrap();
     assert!(page.contains("a composite of 2 runs of the command, not one clean run"));
+}
+
+#[test]
+fn the_two_profiles_have_the_values_they_stand_for() {
+    let workspace = Workspace::new(0);
+    let settings = |name: &str| {
+        let shown = workspace
+            .run(&["profile", name, "--format", "json"])
+            .expect(0);
+        shown.json()["config"]["settings"].clone()
+    };
+    let official = settings("official-public-repro");
+    let variables = json!({
+        "PAGER": "cat", "MANPAGER": "cat", "LESS": "-R", "PIP_PROGRESS_BAR": "off", "TQDM_DISABLE": "1",
+    });
+    for (key, value) in [
+        ("step_limit", json!(200)),
+        ("cost_limit", json!(3_000_000)),
+        ("directory", json!("/testbed")),
+        ("command_timeout", json!({"secs": 60, "nanos": 0})),
+        ("variables", variables),
+        ("temperature", json!(1.0)),
+        ("max_output_tokens", Value::Null),
+        ("context_tokens", json!(65_536)),
+        ("context_guard", Value::Null),
+        ("protocol", json!("bash-block")),
+    ] {
+        assert_eq!(official[key], value, "{key}");
+    }
+    let hardened = settings("project-hardened");
+    for (key, value) in [
+        ("step_limit", json!(100)),
+        ("cost_limit", Value::Null),
+        ("max_output_tokens", json!(896)),
+        ("context_tokens", json!(32_768)),
+        ("repetition_note_after", json!(3)),
+    ] {
+        assert_eq!(hardened[key], value, "{key}");
+    }
+    assert_eq!(hardened["context_guard"]["reserve_tokens"], 256);
+    let instance = hardened["templates"]["instance"].as_str().unwrap();
+    for rule in ["smallest change", "Do not repeat a command"] {
+        assert!(instance.contains(rule), "{rule}");
+    }
+    // The ledger and the embedded profile say the same of the published configuration.
+    let claims = workspace
+        .run(&["claims", "--format", "json"])
+        .expect(0)
+        .json();
+    let rows = claims["jobs"][0]["rows"].as_array().unwrap().clone();
+    let published = |key: &str| {
+        let row = rows.iter().find(|row| row["key"] == key).unwrap();
+        row["published"].clone()
+    };
+    assert_eq!(published("agent.step_limit"), official["step_limit"]);
+    assert_eq!(published("agent.variables"), official["variables"]);
+    assert_eq!(published("agent.directory"), official["directory"]);
+    assert_eq!(published("context.tokens"), official["context_tokens"]);
+    assert_eq!(
+        published("sampling.temperature").as_f64(),
+        official["temperature"].as_f64()
+    );
+    assert_eq!(published("sampling.max_tokens"), "unset");
+}
+
+#[test]
+fn an_audit_of_the_model_goes_into_the_identity() {
+    let workspace = Workspace::new(1);
+    let model = workspace.path("model");
+    write_model(&model);
+    let audited = workspace.run(&["model", "audit", "model", "--format", "json"]);
+    fs::write(workspace.path("audit.json"), &audited.stdout).unwrap();
+    let audit = audited.json();
+    // In this process it is measured.
+    let flags = [
+        "--device",
+        "cpu",
+        "--embedded-steps",
+        "1",
+        "--embedded-reply-tokens",
+        "8",
+    ];
+    let ran = run(&workspace, "embedded:model", "own", &flags).expect(0);
+    let own = profile_line(&ran)["identity"].clone();
+    assert_eq!(own["model"]["evidence"], "measured");
+    assert_eq!(own["model"]["audit_digest"], audit["digest"]);
+    // The profile follows the engine's window, by an override that shows.
+    assert_eq!(own["context"]["profile"], own["context"]["server"]);
+    assert_eq!(own["profile"]["name"], "project-hardened+overrides");
+    // Of a server it is stated.
+    let server = serving(&[32_768]);
+    let flags = ["--model-audit", "audit.json"];
+    let ran = run(&workspace, &server.address, "served", &flags).expect(0);
+    let served = profile_line(&ran)["identity"].clone();
+    assert_eq!(served["model"]["evidence"], "stated");
+    assert_eq!(served["model"]["audit_digest"], audit["digest"]);
+    assert_eq!(served["model"]["architecture"], audit["architecture"]);
+
+    let record = ["record", "make", "own", "-o", "own.json", "-q"];
+    workspace.run(&record).expect(0);
+    let verify = ["record", "verify", "own.json", "--model", "model"];
+    workspace.run(&verify).expect(0);
+    let config = model.join("config.json");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text + "\n").unwrap();
+    let differs = workspace.run(&verify).expect(7);
+    assert!(
+        differs.stdout.contains("model.audit_digest"),
+        "{}",
+        differs.stdout
+    );
 }

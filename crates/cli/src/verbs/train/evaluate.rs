@@ -113,6 +113,7 @@ pub fn evaluate(
                 suite: &crate::tasks::PreparedSuite::unprepared(crate::tasks::Suite {
                     name: String::new(),
                     tasks: Vec::new(),
+                    selection: "none".into(),
                 }),
                 tasks: &digest,
                 attempts: settings.attempts,
