@@ -149,6 +149,18 @@ pub fn result_records(
     .collect()
 }
 
+/// A note for each job that several runs of the command made, so that none is read as one.
+pub fn continuity_notes(records: &[JobRecord]) -> Result<Vec<String>, CliError> {
+    let mut notes = Vec::new();
+    for record in records {
+        let continuity = Continuity::of(&record.operations()?);
+        if matches!(continuity, Continuity::Composite { .. }) {
+            notes.push(format!("{} is {}", record.name, continuity.words()));
+        }
+    }
+    Ok(notes)
+}
+
 fn producer() -> Producer {
     Producer {
         name: "temper".into(),

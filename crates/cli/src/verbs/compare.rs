@@ -16,6 +16,8 @@ pub fn run(args: &CompareArgs) -> Result<u8, CliError> {
             seed: args.seed,
         },
     )?;
+    let notes = comparison::continuity_notes(&records)?;
+    comparison.notes.extend(notes);
     if let Some(mixed) = mixed {
         comparison.stamp(mixed);
     }

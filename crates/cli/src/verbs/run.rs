@@ -48,6 +48,9 @@ pub fn run(args: &RunArgs, places: &Places) -> Result<u8, CliError> {
             .format
             .one(arm, || temper_report::terminal::summary(arm)),
     );
+    for note in comparison::continuity_notes(&records)? {
+        output::note(&format!("note: {note}"));
+    }
     output::note(&format!("job: {}", job.path().display()));
     if code == exit_code::SUCCESS && arm.trials_solved.n_scored == 0 {
         return Ok(exit_code::ALL_LOST);

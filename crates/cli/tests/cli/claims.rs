@@ -343,6 +343,14 @@ fn the_report_carries_the_wording_and_takes_no_other() {
     workspace.run(&["report", "job"]).expect(0);
     let page = fs::read_to_string(workspace.path("report.html")).unwrap();
     assert!(page.contains("a composite of 2 runs of the command, not one clean run"));
+    let resumed = workspace.run(&["run", "--suite", "suite", "--agent", "noop", "-o", "n"]);
+    assert!(!resumed.stderr.contains("composite"), "{}", resumed.stderr);
+    let compared = workspace.run(&["compare", "n", "job"]).expect(0);
+    assert!(
+        compared.stdout.contains("is a composite of 2 runs"),
+        "{}",
+        compared.stdout
+    );
 }
 
 #[test]
