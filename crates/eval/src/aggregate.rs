@@ -51,6 +51,9 @@ pub struct Aggregate {
     pub arms: Vec<ArmAggregate>,
     /// Every later arm against every earlier one.
     pub differences: Vec<Difference>,
+    /// The stamp, where jobs of different profiles were put together all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mixed_profiles: Option<String>,
 }
 
 /// One arm.
@@ -205,6 +208,7 @@ pub fn aggregate(arms: &[SeededArm<'_>], options: &Options) -> Result<Aggregate,
         seed: options.seed,
         arms: known.iter().map(|arm| arm.aggregate(options)).collect(),
         differences,
+        mixed_profiles: None,
     })
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use temper_agent::job::{JobDirectory, write_atomically};
 use temper_core::{AgentName, Trial};
-use temper_eval::{Aggregate, Options, SeedRun, SeededArm, aggregate};
+use temper_eval::{Aggregate, Options, SeedRun, SeededArm, aggregate, mixing::MixedProfiles};
 
 use super::experiment::tested::{ArmTests, Tests};
 use crate::{args::FormatArgs, comparison, error::CliError, exit_code, output};
@@ -25,6 +25,9 @@ pub struct AggregateArgs {
     /// What the jobs are called together
     #[arg(long, default_value = "trained", value_name = "NAME")]
     pub name: String,
+    /// Take jobs of different profiles; the output is stamped
+    #[arg(long)]
+    pub allow_mixed: bool,
     /// Also write the result as JSON
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -49,23 +52,26 @@ pub fn run(args: &AggregateArgs) -> Result<u8, CliError> {
         n_resamples: args.resamples,
         seed: args.seed,
     };
-    let result = of_tests(&tests, &options)?;
+    let records = comparison::read_jobs(&tests.jobs())?;
+    let mixed = comparison::check_mixing(&records, args.allow_mixed)?;
+    let mut result = of_tests(&tests, &options)?;
+    result.mixed_profiles = mixed.as_ref().map(MixedProfiles::stamp);
     if let Some(path) = &args.output {
         write(path, &result)?;
     }
     if let Some(path) = &args.report {
-        let jobs = tests.jobs();
-        let records = comparison::read_jobs(&jobs)?;
-        let compared = comparison::compare(&records, &options)?;
+        let mut compared = comparison::compare(&records, &options)?;
+        if let Some(mixed) = mixed {
+            compared.stamp(mixed);
+        }
         comparison::write_aggregate_report(&records, &compared, &result, path)?;
         output::note(&format!("report: {}", path.display()));
     }
-    output::data(
-        &args
-            .format
-            .format
-            .one(&result, || temper_report::aggregate::terminal(&result)),
-    );
+    output::data(&args.format.format.one(&result, || {
+        let stamp = result.mixed_profiles.iter();
+        let stamp: String = stamp.map(|stamp| format!("{stamp}\n\n")).collect();
+        stamp + &temper_report::aggregate::terminal(&result)
+    }));
     Ok(exit_code::SUCCESS)
 }
 
