@@ -15,7 +15,7 @@ pub const ENVIRONMENT: u8 = 4;
 pub const SANDBOX_REFUSED: u8 = 5;
 /// The job directory holds a different job.
 pub const JOB_DIFFERS: u8 = 6;
-/// A check found what it looks for: a task that is not proven, a suite that changed.
+/// A check found what it looks for: a task that is not proven, a suite that changed, dev tasks that the final test shares, a second final test.
 pub const FINDINGS: u8 = 7;
 /// The run is over, but the infrastructure lost every trial: there is no result.
 pub const ALL_LOST: u8 = 8;

@@ -216,7 +216,7 @@ fn a_training_stage_is_planned_done_once_and_done_anew_when_settings_change() {
 
 #[test]
 fn a_killed_or_stopped_run_goes_on_with_the_same_bits() {
-    let recipe = TRAIN.replace("EPOCHS", "100");
+    let recipe = TRAIN.replace("EPOCHS", "50");
     let workspace = workspace(&recipe);
     let whole = workspace.path("whole");
     workspace.run(&train(&["-o", "whole", "-q"])).expect(0);
@@ -228,7 +228,7 @@ fn a_killed_or_stopped_run_goes_on_with_the_same_bits() {
             .stderr(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        // The first snapshot of eighty is there: work is under way and far from done.
+        // The first snapshot of forty is there: work is under way and far from done.
         let started = Instant::now();
         let has_snapshot = || {
             let folder = fs::read_dir(run.join("train/seed-0")).ok()?.next()?.ok()?;
@@ -265,8 +265,8 @@ fn a_killed_or_stopped_run_goes_on_with_the_same_bits() {
             "{}",
             again.stderr
         );
-        assert_eq!(updates(&run), (1..=400).collect::<Vec<u64>>());
-        assert!(adapter(&run, 400) == adapter(&whole, 400));
+        assert_eq!(updates(&run), (1..=200).collect::<Vec<u64>>());
+        assert!(adapter(&run, 200) == adapter(&whole, 200));
     }
 }
 
@@ -421,19 +421,30 @@ fn a_tie_keeps_the_start_and_shared_groups_are_refused() {
     assert!(!workspace.path("other/train").exists());
 }
 
-/// The tiny model with room for a short prompt.
+/// The tiny model with room for a short prompt, and with norms that let it learn one reply by heart.
 fn write_longer_model(folder: &Path) {
     write_model(folder);
     let path = folder.join("config.json");
     let text = fs::read_to_string(&path).unwrap();
-    fs::write(
-        &path,
-        text.replace(
-            "\"max_position_embeddings\":256",
-            "\"max_position_embeddings\":1024",
-        ),
-    )
-    .unwrap();
+    let (short, long) = (":256,", ":1024,");
+    assert!(text.contains(short));
+    fs::write(&path, text.replace(short, long)).unwrap();
+    let path = folder.join("model.safetensors");
+    let mut file = fs::read(&path).unwrap();
+    let length = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&file[8..8 + length]).unwrap();
+    for (name, value) in [
+        ("model.norm.weight", 6.0f32),
+        ("model.layers.0.input_layernorm.weight", 1.0),
+        ("model.layers.0.post_attention_layernorm.weight", 1.0),
+    ] {
+        let at =
+            |end: usize| 8 + length + header[name]["data_offsets"][end].as_u64().unwrap() as usize;
+        for bytes in file[at(0)..at(1)].chunks_exact_mut(4) {
+            bytes.copy_from_slice(&value.to_le_bytes());
+        }
+    }
+    fs::write(&path, file).unwrap();
 }
 
 const WHOLE: &str = r#"
@@ -444,11 +455,11 @@ source = "model"
 [suite]
 name = "suite"
 [agent]
-reply_tokens = 64
+reply_tokens = 120
 steps = 1
 [agent.set]
 "agent.system_template" = "Repair."
-"agent.instance_template" = "{{task}}"
+"agent.instance_template" = "Go."
 [[collect]]
 teacher = "SOLVER"
 [[collect]]
@@ -459,7 +470,7 @@ max_per_task = 2
 [train]
 seeds = [0, 1]
 rows_per_update = 2
-epochs = 120
+epochs = 40
 [train.method.lora]
 rank = 16
 alpha = 32.0
@@ -468,7 +479,7 @@ learning_rate = 1e-2
 decay = "linear"
 [train.snapshots]
 every_epoch = false
-every_updates = 80
+every_updates = 30
 [select]
 [preference]
 objective.dpo.beta = 0.1
@@ -582,7 +593,7 @@ fn a_whole_recipe_makes_a_model_that_solves_what_its_start_does_not() {
     assert_eq!(again.json(), result);
     assert_eq!(
         again.stderr.matches("done before, skipped").count(),
-        24,
+        26,
         "{}",
         again.stderr
     );

@@ -77,20 +77,15 @@ pub fn evaluate(
         let hint = error.hint();
         CliError::new(exit_code::INPUT, error).hint(hint)
     })?;
-    let of = |contender: &Contender, number: Option<u32>| -> Step<trials::TrialsDone> {
-        let suite = session.prepared(SplitArg::Test, settings.limit)?;
-        trials::run(
-            session,
-            &TrialRun {
-                stage: StageName::Evaluate,
-                contender,
-                suite: &suite,
-                tasks: &digest,
-                attempts: settings.attempts,
-                seed: settings.seed,
-                number,
-            },
-        )
+    let wanted = |contender, number| TrialRun {
+        stage: StageName::Evaluate,
+        contender,
+        split: SplitArg::Test,
+        limit: settings.limit,
+        tasks: &digest,
+        attempts: settings.attempts,
+        seed: settings.seed,
+        number,
     };
     let config = session.trial_config(settings.attempts, settings.seed)?;
     // All are admitted before any is run: a refusal must not come after hours of trials.
@@ -107,20 +102,7 @@ pub fn evaluate(
             ended_at: None,
         };
         let is_kept = |run: &TestRun| {
-            let trials = TrialRun {
-                stage: StageName::Evaluate,
-                contender: candidate,
-                suite: &crate::tasks::PreparedSuite::unprepared(crate::tasks::Suite {
-                    name: String::new(),
-                    tasks: Vec::new(),
-                    selection: "none".into(),
-                }),
-                tasks: &digest,
-                attempts: settings.attempts,
-                seed: settings.seed,
-                number: Some(run.number),
-            };
-            trials
+            wanted(candidate, Some(run.number))
                 .stage(session)
                 .ok()
                 .and_then(|stage| session.stages.record(&stage).ok().flatten())
@@ -128,7 +110,7 @@ pub fn evaluate(
         };
         admitted.push(ledger.admit(&asked, is_kept)?);
     }
-    let base = of(baseline, None)?;
+    let base = trials::run(session, &wanted(baseline, None))?;
     for (candidate, admission) in candidates.into_iter().zip(admitted) {
         let (run, is_new) = match admission {
             Admission::Run(run) => (run, true),
@@ -143,7 +125,7 @@ pub fn evaluate(
                 ));
             }
         }
-        let done = of(candidate, Some(run.number))?;
+        let done = trials::run(session, &wanted(candidate, Some(run.number)))?;
         if is_new {
             ledger.finish(&run, clock::now())?;
         }

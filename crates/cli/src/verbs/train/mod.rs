@@ -180,9 +180,20 @@ impl Done {
             let comparisons: Vec<Value> = tested
                 .tested
                 .iter()
-                .map(|it| json!({ "candidate": it.name, "comparison": it.comparison }))
+                .map(|it| {
+                    json!({
+                        "candidate": it.name,
+                        "job": session.relative(&it.job),
+                        "comparison": it.comparison,
+                    })
+                })
                 .collect();
-            json!({ "candidates": comparisons, "final_tests": tested.runs })
+            let baseline = tested.baseline.as_ref();
+            json!({
+                "baseline_job": baseline.map(|job| session.relative(job)),
+                "candidates": comparisons,
+                "final_tests": tested.runs,
+            })
         });
         json!({
             "trained": trained.collect::<Vec<_>>(),
@@ -222,9 +233,31 @@ impl Done {
             text.push('\n');
             text.push_str(&temper_report::terminal::comparison(&tested.comparison));
         }
+        if let Some(together) = self.together() {
+            text.push_str(&format!("\nseeds together: {together}\n"));
+        }
         if let Some(path) = &self.report {
             text.push_str(&format!("report     {}\n", path.display()));
         }
         text
+    }
+
+    /// The command that makes one result of several seeds.
+    fn together(&self) -> Option<String> {
+        let tested = self.tested.as_ref()?;
+        let baseline = tested.baseline.as_ref()?;
+        let jobs: Vec<String> = tested
+            .tested
+            .iter()
+            .filter(|it| it.name.starts_with("sft-"))
+            .map(|it| it.job.display().to_string())
+            .collect();
+        (jobs.len() > 1).then(|| {
+            format!(
+                "temper aggregate --baseline {} {}",
+                baseline.display(),
+                jobs.join(" ")
+            )
+        })
     }
 }

@@ -66,13 +66,13 @@ pub fn select(
     let mut inputs = BTreeMap::from([("tasks".to_owned(), digest.clone())]);
     let mut jobs = Vec::new();
     for (index, contender) in contenders.iter().enumerate() {
-        let suite = session.prepared(SplitArg::Dev, settings.limit)?;
         let done = trials::run(
             session,
             &TrialRun {
                 stage: name,
                 contender,
-                suite: &suite,
+                split: SplitArg::Dev,
+                limit: settings.limit,
                 tasks: &digest,
                 attempts: settings.attempts,
                 seed: settings.seed,

@@ -14,11 +14,11 @@ use super::{
 };
 use crate::{
     agents::{self, Agent},
+    args::SplitArg,
     engines::SamplingArgs,
     error::CliError,
     exit_code,
     jobs::{self, Request},
-    tasks::PreparedSuite,
     verbs::model::locate::{Located, Origin},
 };
 
@@ -50,9 +50,11 @@ pub struct TrialRun<'a> {
     pub stage: StageName,
     /// Who.
     pub contender: &'a Contender,
-    /// On which tasks.
-    pub suite: &'a PreparedSuite,
-    /// The digest of these.
+    /// On the tasks of this split.
+    pub split: SplitArg,
+    /// At most so many of them.
+    pub limit: Option<usize>,
+    /// The digest of these tasks.
     pub tasks: &'a Digest,
     /// Trials of each.
     pub attempts: u32,
@@ -140,11 +142,12 @@ pub fn run(session: &Session<'_>, wanted: &TrialRun<'_>) -> Step<TrialsDone> {
         .ok()
         .and_then(|job| job.trials().ok())
         .map_or(0, |trials| trials.len());
+    let suite = session.prepared(wanted.split, wanted.limit)?;
     let done = jobs::run(&Request {
         directory: job.clone(),
         agent: &agent,
         profile: &profile,
-        suite: wanted.suite,
+        suite: &suite,
         sandboxes: session.sandboxes()?,
         trials: &trials,
         shard: None,
