@@ -97,6 +97,7 @@ fn a_contract_that_cannot_be_kept_is_refused() {
             "[train]\nseeds = [1]\n[select]\n",
             "train.seeds",
         ),
+        (good.clone(), "[train]\nepochz = 1\n[select]\n", "epochz"),
         (
             good.replace("seeds = [0, 1]", "seeds = [1, 1]"),
             RECIPE,
@@ -289,5 +290,29 @@ fn an_experiment_is_followed_to_one_test_of_each_arm() {
         refused.stderr.contains("under another contract"),
         "{}",
         refused.stderr
+    );
+}
+
+#[test]
+fn the_shipped_experiments_can_be_declared() {
+    let workspace = Workspace::new(0);
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/experiments");
+    let mut n_declared = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path().join("experiment.toml");
+        if path.is_file() {
+            let contract = path.to_str().unwrap();
+            workspace
+                .run(&["experiment", "declare", contract])
+                .expect(0);
+            n_declared += 1;
+        }
+    }
+    assert_eq!(n_declared, 4);
+    // What the contract names is where it was put.
+    assert!(
+        workspace
+            .path("experiments/data-quality/contract.json")
+            .is_file()
     );
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use temper_eval::experiment::{ArmPlan, SelectionRule};
+use temper_recipe::Recipe;
 use toml::{Table, Value};
 
 use super::frozen::Frozen;
@@ -48,6 +49,9 @@ pub fn check(frozen: &Frozen, arm: &ArmPlan) -> Result<(), CliError> {
         }
     }
     let selects = recipe.contains_key("select");
+    // Whether it can be followed at all, before hours are spent on collecting.
+    let whole = text(frozen, arm, Path::new("data"), Path::new("run"))?;
+    Recipe::parse(&whole).map_err(|error| wrong(error.to_string()))?;
     match frozen.contract.selection {
         SelectionRule::DevExecution if !selects => Err(wrong(
             "the contract selects on dev tasks, and it has no [select]".to_owned(),
