@@ -13,7 +13,7 @@ pub const INPUT: u8 = 3;
 pub const ENVIRONMENT: u8 = 4;
 /// The sandbox lacks a protection that the run demands.
 pub const SANDBOX_REFUSED: u8 = 5;
-/// The job directory holds a different job.
+/// The job directory holds a different job; an experiment is not what was declared.
 pub const JOB_DIFFERS: u8 = 6;
 /// A check found what it looks for: a task that is not proven, a suite that changed, dev tasks that the final test shares, a second final test.
 pub const FINDINGS: u8 = 7;
