@@ -12,7 +12,8 @@ use temper_core::{
     verdict::{Resolution, Tampering},
 };
 use temper_eval::{
-    Arm, ArmError, Comparison, Conclusion, Options, Standing, TrialKey, catalog, compare,
+    Arm, ArmError, Comparison, Conclusion, Contender, Options, SelectionError, Standing, TrialKey,
+    catalog, compare, select,
 };
 
 const QUICK: Options = Options {
@@ -583,4 +584,52 @@ fn the_page_of_metrics_is_current() {
         page == catalog::markdown(),
         "docs/metrics.md differs from the list; run `cargo run -p temper-eval --example metrics_page > docs/metrics.md`"
     );
+}
+
+/// The outcomes of contenders, the first of which is what training started from: who is taken, how
+/// many each solved, and how many trials count.
+fn selected(outcomes: &[&str]) -> Result<(usize, Vec<u64>, u64, u64), SelectionError> {
+    let trials: Vec<Vec<Trial>> = outcomes
+        .iter()
+        .enumerate()
+        .map(|(index, outcomes)| trials(&format!("snapshot-{index}"), outcomes))
+        .collect();
+    let contenders: Vec<Contender<'_>> = trials
+        .iter()
+        .enumerate()
+        .map(|(index, trials)| Contender {
+            name: format!("snapshot-{index}"),
+            trials,
+        })
+        .collect();
+    let selection = select(&contenders)?;
+    let solved = selection.scores.iter().map(|score| score.n_solved);
+    Ok((
+        selection.chosen,
+        solved.collect(),
+        selection.n_compared,
+        selection.n_left_out,
+    ))
+}
+
+#[test]
+fn a_snapshot_is_taken_only_when_it_solves_more_than_those_before_it() {
+    let taken = |outcomes: &[&str]| selected(outcomes).unwrap();
+    assert_eq!(taken(&["+-", "++", "-+"]), (1, vec![1, 2, 1], 2, 0));
+    // A tie keeps the start, and an earlier snapshot before a later one.
+    assert_eq!(taken(&["+- -", "-+ -"]), (0, vec![1, 1], 3, 0));
+    assert_eq!(taken(&["- -", "+ -", "- +"]), (1, vec![0, 1, 1], 2, 0));
+    assert_eq!(taken(&["--", "--", "--"]).0, 0);
+    assert_eq!(taken(&["+"]), (0, vec![1], 1, 0));
+    // What was lost for one counts for nobody: the last one is no better for the first one's luck.
+    assert_eq!(taken(&["?+", "+-", "++"]), (0, vec![1, 0, 1], 1, 1));
+    assert_eq!(
+        selected(&["?+", "+?"]),
+        Err(SelectionError::NothingCompared { n_trials: 2 })
+    );
+    assert_eq!(selected(&[]), Err(SelectionError::Nobody));
+    assert!(matches!(
+        selected(&["++", "+ +"]),
+        Err(SelectionError::OtherTrials { .. })
+    ));
 }
