@@ -75,6 +75,23 @@ pub fn claims(claims: &Claims) -> String {
         }
         out += &format!("\nstrongest wording: {}\n\n", job.wording.words());
     }
+    let mut published = Table::new(&[
+        ("published result", Left),
+        ("benchmark", Left),
+        ("percent", Right),
+        ("source", Left),
+    ]);
+    for result in &claims.published {
+        published.row([
+            result.system.clone(),
+            result.benchmark.clone(),
+            format!("{:.1}", result.percent),
+            result.source.clone(),
+        ]);
+    }
+    if !published.is_empty() {
+        out += &format!("{published}\n");
+    }
     out += &format!("{}\n", claims.wording.sentence());
     if !claims.ledger.ships {
         out += &format!(

@@ -60,6 +60,7 @@ fn the_ledger_alone_claims_nothing_and_fills_nothing_in() {
     assert_eq!(row("agent.step_limit")["published"], 200);
     let shown = workspace.run(&["claims"]).expect(0).stdout;
     for words in [
+        "38.2",
         "not published",
         "cannot be reproduced",
         "strongest wording: project experiment",

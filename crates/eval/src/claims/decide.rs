@@ -32,6 +32,7 @@ pub fn decide(ledger: &Ledger, jobs: &[JobFacts]) -> Claims {
             .min()
             .unwrap_or(Wording::ProjectExperiment),
         jobs,
+        published: ledger.published.clone(),
     }
 }
 
@@ -182,7 +183,7 @@ fn of_row(row: &Row) -> Option<Reason> {
         let text =
             |value: &Option<Value>| value.as_ref().map_or("unknown".into(), Value::to_string);
         format!(
-            "{} is {}: published {}, here {}",
+            "{}: {} (published {}, here {})",
             row.key,
             row.alignment.words(),
             match row.provenance {

@@ -72,6 +72,8 @@ pub struct Claims {
     pub jobs: Vec<JobClaims>,
     /// What all of them together may be called: the weakest of the jobs' wordings.
     pub wording: Wording,
+    /// What the authors report. A result of ours stands beside it as far as the wording goes.
+    pub published: Vec<Published>,
 }
 
 impl Claims {
