@@ -1,4 +1,4 @@
-//! Packs the shipped suite, so that the binary needs no files beside it.
+//! Packs the shipped suites, so that the binary needs no files beside it.
 
 use std::{
     env,
@@ -7,17 +7,33 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// The suites, and what of their directories belongs to them.
+const SUITES: [(&str, &[&str]); 2] = [
+    ("starter", &["suite.toml", "LICENSES.md", "tasks"]),
+    (
+        "temper-mend",
+        &["suite.toml", "LICENSES.md", "tasks.jsonl", "split.json"],
+    ),
+];
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let suite = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../../suites/starter");
+    let suites = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../../suites");
+    for (name, parts) in SUITES {
+        pack(&suites.join(name), parts, name)?;
+    }
+    Ok(())
+}
+
+fn pack(suite: &Path, parts: &[&str], name: &str) -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed={}", suite.display());
     let mut files = Vec::new();
-    for part in ["suite.toml", "LICENSES.md", "tasks"] {
-        collect(&suite, Path::new(part), &mut files)?;
+    for part in parts {
+        collect(suite, Path::new(part), &mut files)?;
     }
     files.sort();
-    let output = fs::File::create(Path::new(&env::var("OUT_DIR")?).join("starter.tar.gz"))?;
+    let path = Path::new(&env::var("OUT_DIR")?).join(format!("{name}.tar.gz"));
     let mut archive = tar::Builder::new(flate2::write::GzEncoder::new(
-        output,
+        fs::File::create(path)?,
         flate2::Compression::best(),
     ));
     for file in files {

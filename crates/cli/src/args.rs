@@ -176,6 +176,15 @@ pub enum TasksVerb {
     },
     /// Draw a subset of a suite by a seed, with a statement of what it can stand for
     Sample(crate::verbs::tasks::sample::SampleArgs),
+    /// Count what a suite holds: splits, groups, projects, licences, kinds, tests, mutation audits
+    Card {
+        /// Which.
+        #[command(flatten)]
+        suite: SuiteArgs,
+        /// How.
+        #[command(flatten)]
+        format: FormatArgs,
+    },
     /// Show one task
     Show {
         /// Its id

@@ -6,29 +6,44 @@ use temper_core::Digest;
 
 use crate::{error::CliError, exit_code};
 
-/// `suites/starter` as it was when this binary was built, packed by the build script.
-const STARTER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/starter.tar.gz"));
+/// The directories below `suites` as they were when this binary was built, packed by the build
+/// script.
+const SHIPPED: [(&str, &[u8]); 2] = [
+    (
+        "starter",
+        include_bytes!(concat!(env!("OUT_DIR"), "/starter.tar.gz")),
+    ),
+    (
+        "temper-mend",
+        include_bytes!(concat!(env!("OUT_DIR"), "/temper-mend.tar.gz")),
+    ),
+];
 
-/// The directory of a suite: one that ships, unpacked into the cache, or the path as given.
+/// The directory of a suite: one that ships, unpacked into the cache, or the path as given. A path
+/// wins.
 pub fn locate(name: &str, cache: &Path) -> Result<PathBuf, CliError> {
-    if name != "starter" || Path::new(name).exists() {
-        let path = PathBuf::from(name);
-        if !path.exists() {
-            return Err(CliError::new(
+    if Path::new(name).exists() {
+        return Ok(std::path::absolute(name)?);
+    }
+    match SHIPPED.iter().find(|(shipped, _)| *shipped == name) {
+        Some((name, archive)) => unpack(name, archive, &cache.join("suites")),
+        None => {
+            let shipped = SHIPPED.map(|(name, _)| format!("`{name}`")).join(" and ");
+            Err(CliError::new(
                 exit_code::INPUT,
                 format!("find the suite {name:?}: there is no such file or directory"),
             )
-            .hint("`starter` ships with Temper; anything else is a path"));
+            .hint(format!(
+                "{shipped} ship with Temper; anything else is a path"
+            )))
         }
-        return Ok(std::path::absolute(path)?);
     }
-    unpack(STARTER, &cache.join("suites"))
 }
 
 /// Unpacks an archive into a directory named by its digest. Several processes may do so at once;
 /// the first rename wins.
-fn unpack(archive: &[u8], into: &Path) -> Result<PathBuf, CliError> {
-    let target = into.join(format!("starter-{}", Digest::of(archive).short()));
+fn unpack(name: &str, archive: &[u8], into: &Path) -> Result<PathBuf, CliError> {
+    let target = into.join(format!("{name}-{}", Digest::of(archive).short()));
     if target.is_dir() {
         return Ok(target);
     }

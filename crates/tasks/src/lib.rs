@@ -6,6 +6,7 @@
 
 pub mod archive;
 pub mod cache;
+pub mod card;
 pub mod decontaminate;
 mod error;
 pub mod export;

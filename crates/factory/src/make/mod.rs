@@ -50,7 +50,8 @@ const LAYOUT: &str = "factory-1";
 pub struct MakeOptions {
     /// Decides everything that is drawn.
     pub seed: u64,
-    /// At most this many tasks of one repository; `None` takes all that are proven.
+    /// At most this many tasks of one repository; `None` takes all that are proven. No more
+    /// candidates are screened than these tasks and their audits need.
     pub limit: Option<usize>,
     /// Kinds of bugs by name; `None` uses all.
     pub kinds: Option<BTreeSet<String>>,
@@ -364,7 +365,7 @@ pub fn make(
         .filter(|path| synth::is_source_path(path))
         .filter_map(|path| Some((path.clone(), tree.get(path)?.clone())))
         .collect();
-    let mut candidates = sources::candidates(
+    let candidates = sources::candidates(
         &sources::Read {
             repository,
             tree: &tree,
@@ -390,38 +391,52 @@ pub fn make(
         options,
         factory,
     };
-    let mut screened = screening.run(&candidates, &mut cost, on_event)?;
-    let combined = combined(&files, &candidates, &screened, &measurement, options);
-    if !combined.is_empty() {
-        screened.extend(screening.run(&combined, &mut cost, on_event)?);
-        candidates.extend(combined);
-    }
-    // An interruption leaves the last ones without a result.
-    candidates.truncate(screened.len());
-    let equivalent = screening.equivalents(&candidates, &screened, &mut cost)?;
-    let kills = Kills::new(&index, &candidates, &screened, &equivalent);
+    let mut screened: Vec<Screened> = Vec::new();
+    let mut n_wanted = screening::n_wanted(options);
+    let (tasks, rejected, counts) = loop {
+        let n_missing = n_wanted.saturating_sub(screening::n_killed(&screened));
+        let next = &candidates[screened.len()..];
+        screened.extend(screening.run(next, n_missing, &mut cost, on_event)?);
+        let is_all = screened.len() == candidates.len() || (factory.stopped)();
 
-    let mut counts = count(&candidates, &screened, &equivalent);
-    let order = choose::order(&candidates, &screened, options.seed);
-    let assembler = Assembler::new(
-        repository,
-        &tree,
-        &measurement,
-        (&candidates, &screened),
-        &kills,
-        options,
-    );
-    let tries = Tries {
-        assembler: &assembler,
-        order: &order,
-        candidates: &candidates,
-        measured: &measured,
-        subject: &subject,
-        index: &index,
-        options,
-        factory,
+        let mut candidates = candidates[..screened.len()].to_vec();
+        let mut screened = screened.clone();
+        let combined = combined(&files, &candidates, &screened, &measurement, options);
+        if !combined.is_empty() {
+            screened.extend(screening.run(&combined, usize::MAX, &mut cost, on_event)?);
+            candidates.extend(combined);
+            // An interruption leaves the last ones without a result.
+            candidates.truncate(screened.len());
+        }
+        let equivalent = screening.equivalents(&candidates, &screened, &mut cost)?;
+        let kills = Kills::new(&index, &candidates, &screened, &equivalent);
+
+        let mut counts = count(&candidates, &screened, &equivalent);
+        let order = choose::to_try(&candidates, &screened, options.seed);
+        let assembler = Assembler::new(
+            repository,
+            &tree,
+            &measurement,
+            (&candidates, &screened),
+            &kills,
+            options,
+        );
+        let tries = Tries {
+            assembler: &assembler,
+            order: &order,
+            candidates: &candidates,
+            measured: &measured,
+            subject: &subject,
+            index: &index,
+            options,
+            factory,
+        };
+        let (tasks, rejected) = tries.prove(&mut counts, &mut cost, on_event)?;
+        if is_all || options.limit.is_none_or(|limit| tasks.len() >= limit) {
+            break (tasks, rejected, counts);
+        }
+        n_wanted = n_wanted.saturating_mul(2);
     };
-    let (tasks, rejected) = tries.prove(&mut counts, &mut cost, on_event)?;
     Ok(Made {
         tasks,
         counts,

@@ -17,7 +17,26 @@ use crate::{
 };
 
 /// Candidates that are screened between two savings.
-const SCREEN_CHUNK: usize = 100;
+const SCREEN_CHUNK: usize = 64;
+
+/// Killed candidates for each wanted task. Those that become no task are the wrong versions of the
+/// fix by which the others' tests are judged.
+const KILLED_PER_TASK: usize = 2;
+
+/// How many killed candidates are enough.
+pub(super) fn n_wanted(options: &MakeOptions) -> usize {
+    options
+        .limit
+        .map_or(usize::MAX, |limit| limit.saturating_mul(KILLED_PER_TASK))
+}
+
+/// How many candidates the tests noticed in an orderly way.
+pub(super) fn n_killed(screened: &[Screened]) -> usize {
+    screened
+        .iter()
+        .filter(|screened| screened.status == Status::Killed)
+        .count()
+}
 
 /// Combinations of killed candidates.
 pub(super) fn combined(
@@ -77,10 +96,12 @@ pub(super) struct Screening<'a> {
 }
 
 impl Screening<'_> {
-    /// Runs the candidates chunk by chunk; an interruption leaves the last ones out.
+    /// Runs the candidates chunk by chunk until `n_wanted` of them are killed. That and an
+    /// interruption leave the last ones out.
     pub(super) fn run(
         &self,
         candidates: &[Candidate],
+        n_wanted: usize,
         cost: &mut Cost,
         on_event: &mut dyn FnMut(Event),
     ) -> Result<Vec<Screened>, MakeError> {
@@ -90,7 +111,7 @@ impl Screening<'_> {
         let mut all: Vec<Screened> = Vec::with_capacity(n_total);
         let (mut n_known, mut n_new) = (0, 0);
         for chunk in candidates.chunks(SCREEN_CHUNK) {
-            if (self.factory.stopped)() {
+            if (self.factory.stopped)() || n_killed(&all) >= n_wanted {
                 break;
             }
             let names: Vec<Digest> = chunk.iter().map(Candidate::digest).collect();
@@ -114,10 +135,7 @@ impl Screening<'_> {
                 n_total,
             });
         }
-        let n_killed = all
-            .iter()
-            .filter(|screened| screened.status == Status::Killed)
-            .count();
+        let n_killed = n_killed(&all);
         on_event(Event::Finished {
             stage,
             summary: format!("{n_killed} of {} candidates killed", all.len()),

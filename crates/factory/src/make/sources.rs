@@ -48,8 +48,8 @@ pub(super) struct Read<'a> {
     pub(super) base: &'a Digest,
 }
 
-/// Candidates that some test executes. Those of the history and of models are few and come first,
-/// so that a limit takes from the operators'.
+/// Candidates that some test executes, in the order in which they are screened. Those of the history
+/// and of models are few and come first, so that a limit takes from the operators'.
 pub(super) fn candidates(
     read: &Read<'_>,
     extra: Extra<'_>,
@@ -109,9 +109,9 @@ pub(super) fn candidates(
     }
     let is_rare = |candidate: &Candidate| synth::OTHER_KINDS.contains(&candidate.kind.as_str());
     let (rare, common): (Vec<Candidate>, Vec<Candidate>) = all.into_iter().partition(is_rare);
-    let mut chosen = choose::thin(rare, options.max_candidates, options.seed);
+    let mut chosen = choose::to_screen(rare, options.max_candidates, options.seed);
     let left = options.max_candidates - chosen.len();
-    chosen.extend(choose::thin(common, left, options.seed));
+    chosen.extend(choose::to_screen(common, left, options.seed));
     Ok(chosen)
 }
 

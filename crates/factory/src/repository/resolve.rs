@@ -21,7 +21,7 @@ use super::{
 };
 
 /// Changes when the same inputs would give another list.
-const LAYOUT: &str = "resolution-1";
+const LAYOUT: &str = "resolution-2";
 /// One run of pip.
 const LIMIT: Duration = Duration::from_secs(300);
 /// How often pip is run at most for one project.
@@ -54,7 +54,8 @@ pub(super) fn resolve(
     }));
     let content = cache.entry::<RepositoryError>("resolutions", &key, |content| {
         let mut pip = Pip::find(tools)?;
-        let found = choose(&mut pip, required, optional)?;
+        let mut found = choose(&mut pip, required, optional)?;
+        leave_backports_out(&mut found, &interpreter.standard_modules);
         let bytes = serde_json::to_vec_pretty(&found).expect("a resolution is plain data");
         let path = content.join("resolution.json");
         fs::write(&path, bytes).map_err(|source| RepositoryError::Io {
@@ -71,6 +72,22 @@ pub(super) fn resolve(
             path,
             source,
         })
+}
+
+/// A backport of a module that this Python has would hide it, and mostly does not work there.
+fn leave_backports_out(found: &mut Resolution, standard_modules: &BTreeSet<String>) {
+    let Resolution { wheels, notes } = found;
+    wheels.retain(|wheel| {
+        let module = normalize(&wheel.project).replace('-', "_");
+        let is_standard = standard_modules.contains(&module);
+        if is_standard {
+            notes.push(format!(
+                "{} is left out: Python has a module of this name",
+                wheel.file_name
+            ));
+        }
+        !is_standard
+    });
 }
 
 fn choose(
@@ -598,6 +615,25 @@ mod tests {
             problem.into_error(),
             RepositoryError::NoPureWheel { from: None, .. }
         ));
+    }
+
+    #[test]
+    fn backports_of_standard_modules_are_left_out() {
+        let wheel = |project: &str| Archive {
+            project: project.into(),
+            file_name: format!("{project}-1.0-py3-none-any.whl"),
+            sha256: Digest::of(project.as_bytes()),
+        };
+        let mut found = Resolution {
+            wheels: ["dataclasses", "pytest", "typing-extensions"]
+                .map(wheel)
+                .into(),
+            notes: Vec::new(),
+        };
+        let standard = ["dataclasses", "typing"].map(str::to_owned).into();
+        leave_backports_out(&mut found, &standard);
+        assert_eq!(found.wheels, ["pytest", "typing-extensions"].map(wheel));
+        assert_eq!(found.notes.len(), 1);
     }
 
     #[test]

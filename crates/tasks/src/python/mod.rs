@@ -30,6 +30,9 @@ pub struct Interpreter {
     pub prefixes: BTreeSet<PathBuf>,
     /// Directories of the shared libraries that it and its extension modules load.
     pub libraries: BTreeSet<PathBuf>,
+    /// Top-level modules of its standard library; empty before Python 3.10, which does not list them.
+    #[serde(default)]
+    pub standard_modules: BTreeSet<String>,
 }
 
 /// Why there is no usable Python.
@@ -111,6 +114,7 @@ print(json.dumps({
     "implementation": platform.python_implementation(),
     "prefixes": sorted({os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix), sys.base_prefix}),
     "libraries": sorted(libraries),
+    "standard_modules": sorted(getattr(sys, "stdlib_module_names", ())),
 }))
 "#;
 
@@ -217,6 +221,7 @@ mod tests {
                 "/opt/openssl/lib".into(),
             ]
             .into(),
+            standard_modules: BTreeSet::new(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! `temper tasks …`: make, look at, import, fetch and prove tasks.
 
+mod card;
 pub mod context;
 pub mod decontaminate;
 pub mod export;
@@ -27,6 +28,7 @@ pub fn run(verb: TasksVerb, places: &Places) -> Result<u8, CliError> {
             format,
         } => fetch::run(&suite, no_prove, repeat, &sandbox, workers, &format, places),
         TasksVerb::List { suite, format } => list::run(&suite, format.format, places),
+        TasksVerb::Card { suite, format } => card::run(&suite, format.format, places),
         TasksVerb::Show {
             id,
             suite,
