@@ -52,6 +52,20 @@ fn every_verb_explains_itself() {
 }
 
 #[test]
+fn shipped_suites_are_what_their_pages_say() {
+    let workspace = Workspace::new(0);
+    for (suite, page) in [(
+        "temper-mend",
+        include_str!("../../../../suites/temper-mend/README.md"),
+    )] {
+        let card = workspace
+            .run(&["tasks", "card", "--suite", suite])
+            .expect(0);
+        assert!(page.contains(&card.stdout), "{}", card.stdout);
+    }
+}
+
+#[test]
 fn wrong_input_is_named_with_a_hint_and_a_code() {
     let workspace = Workspace::new(1);
     for (arguments, code, words) in [

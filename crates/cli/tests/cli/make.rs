@@ -132,6 +132,26 @@ fn a_project_becomes_proven_tasks_whatever_the_number_of_workers() {
         assert_eq!(row["licence"], "MIT");
         assert_ne!(row["n_hidden_fail_to_pass"], 0);
     }
+    let card = workspace
+        .run(&["tasks", "card", "--suite", "one", "--format", "json"])
+        .expect(0)
+        .json();
+    let total = |field: &str| -> u64 { rows.iter().map(|row| row[field].as_u64().unwrap()).sum() };
+    assert_eq!(card["n_tasks"], 6);
+    assert_eq!(card["projects"]["shapes 1.0"]["licence"], "MIT");
+    assert_eq!(
+        (
+            &card["tests"]["n_hidden_fail_to_pass"],
+            &card["tests"]["n_pass_to_pass"]
+        ),
+        (
+            &total("n_hidden_fail_to_pass").into(),
+            &total("n_pass_to_pass").into()
+        )
+    );
+    // Other candidates in the same functions were run, so every task is audited.
+    assert_eq!(card["mutation"]["n_audited_tasks"], 6);
+
     // What another machine has: the suite alone.
     fs::remove_dir_all(workspace.path("shapes")).unwrap();
     workspace

@@ -54,6 +54,12 @@ pub const OTHER_KINDS: [&str; 4] = [
     "lm_modify",
 ];
 
+/// The name of every kind.
+pub fn all_kinds() -> impl Iterator<Item = &'static str> {
+    let operators = kinds().iter().map(|kind| kind.name);
+    operators.chain(combine::KINDS).chain(OTHER_KINDS)
+}
+
 /// What to write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
@@ -124,12 +130,7 @@ impl OptionsError {
     pub fn hint(&self) -> Option<String> {
         match self {
             OptionsError::UnknownKind { .. } => {
-                let names: Vec<&str> = kinds()
-                    .iter()
-                    .map(|kind| kind.name)
-                    .chain(combine::KINDS)
-                    .chain(OTHER_KINDS)
-                    .collect();
+                let names: Vec<&str> = all_kinds().collect();
                 Some(format!("kinds are {}", names.join(", ")))
             }
             OptionsError::Likelihood { .. } => None,

@@ -45,6 +45,15 @@ pub struct MakeArgs {
     /// Only these kinds of bugs, divided by commas [default: all]
     #[arg(long, value_delimiter = ',', value_name = "KIND")]
     pub kinds: Vec<String>,
+    /// None of these kinds, divided by commas. `combine_module` changes several files at once, and
+    /// tasks that share a file are of one source group
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "KIND",
+        conflicts_with = "kinds"
+    )]
+    pub without_kinds: Vec<String>,
     /// Where statements come from, the first that has something to say [default: commit-message,
     /// test-output, template]
     #[arg(long, value_delimiter = ',', value_name = "SOURCE")]

@@ -5,9 +5,9 @@ mod model;
 mod progress;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
-    sync::atomic::Ordering,
+    sync::{atomic::Ordering, mpsc::sync_channel},
     time::Instant,
 };
 
@@ -23,6 +23,7 @@ use temper_factory::{
     pool::Workshop,
     prove::{ListOptions, ScreenOptions},
     repository::{self, RepositoryError, Source},
+    synth::{self, OptionsError},
 };
 use temper_report::table::{Align, Table};
 use temper_tasks::{
@@ -130,7 +131,7 @@ pub fn run(args: &MakeArgs, places: &Places) -> Result<u8, CliError> {
     let options = MakeOptions {
         seed: args.seed,
         limit: args.limit,
-        kinds: (!args.kinds.is_empty()).then(|| args.kinds.iter().cloned().collect()),
+        kinds: kinds(args)?,
         max_candidates: args.max_candidates,
         statements: args.statements(),
         screen: ScreenOptions::default(),
@@ -160,15 +161,32 @@ pub fn run(args: &MakeArgs, places: &Places) -> Result<u8, CliError> {
     let mut all: Vec<Task> = Vec::new();
     let mut reports = Vec::new();
     let mut failed = Vec::new();
-    for (text, source) in &sources {
-        if stopped() {
-            break;
-        }
-        let mut progress = Progress::new(text, places.quiet);
-        progress.line("reading the repository");
-        let result = repository::open(source, &args.overrides(), &archives, &cache, &tools)
-            .map_err(repository_error)
-            .and_then(|repository| {
+    std::thread::scope(|scope| {
+        // Reading a repository waits for the index more than it computes, so the next one is read
+        // while tasks are made of this one.
+        let (send, opened) = sync_channel(1);
+        let (sources, archives, cache, tools, stopped) =
+            (&sources, &archives, &cache, &tools, &stopped);
+        let overrides = args.overrides();
+        scope.spawn(move || {
+            for (_, source) in sources {
+                let repository = repository::open(source, &overrides, archives, cache, tools)
+                    .map_err(repository_error);
+                if stopped() || send.send(repository).is_err() {
+                    return;
+                }
+            }
+        });
+        for (text, _) in sources {
+            let mut progress = Progress::new(text, places.quiet);
+            progress.line("reading the repository");
+            let Ok(repository) = opened.recv() else {
+                break;
+            };
+            if stopped() {
+                break;
+            }
+            let result = repository.and_then(|repository| {
                 for note in &repository.notes {
                     progress.line(note);
                 }
@@ -196,23 +214,25 @@ pub fn run(args: &MakeArgs, places: &Places) -> Result<u8, CliError> {
                 .map_err(make_error)?;
                 Ok((repository, made))
             });
-        match result {
-            Ok((repository, made)) => {
-                all.extend(made.tasks.iter().cloned());
-                reports.push(report(text, repository, made));
-            }
-            Err(error) if sources.len() == 1 => return Err(error),
-            Err(error) => {
-                output::note(&format!("{text}: failed to {}", error.message));
-                failed.push(Failed {
-                    source: (*text).to_owned(),
-                    error: error.message,
-                    hint: error.hint,
-                    code: error.code,
-                });
+            match result {
+                Ok((repository, made)) => {
+                    all.extend(made.tasks.iter().cloned());
+                    reports.push(report(text, repository, made));
+                }
+                Err(error) if sources.len() == 1 => return Err(error),
+                Err(error) => {
+                    output::note(&format!("{text}: failed to {}", error.message));
+                    failed.push(Failed {
+                        source: (*text).to_owned(),
+                        error: error.message,
+                        hint: error.hint,
+                        code: error.code,
+                    });
+                }
             }
         }
-    }
+        Ok(())
+    })?;
     if stopped() {
         output::note("stopped: what was found out is kept; run the same command again to go on");
         return Ok(exit_code::INTERRUPTED);
@@ -244,6 +264,22 @@ pub fn run(args: &MakeArgs, places: &Places) -> Result<u8, CliError> {
         Some(first) => first.code,
         None => exit_code::SUCCESS,
     })
+}
+
+/// The kinds that are asked for; `None` is all.
+fn kinds(args: &MakeArgs) -> Result<Option<BTreeSet<String>>, CliError> {
+    if args.without_kinds.is_empty() {
+        return Ok((!args.kinds.is_empty()).then(|| args.kinds.iter().cloned().collect()));
+    }
+    let mut kinds: BTreeSet<String> = synth::all_kinds().map(str::to_owned).collect();
+    for name in &args.without_kinds {
+        if !kinds.remove(name) {
+            let error = OptionsError::UnknownKind { name: name.clone() };
+            let hint = error.hint();
+            return Err(CliError::new(exit_code::USAGE, error).maybe_hint(hint));
+        }
+    }
+    Ok(Some(kinds))
 }
 
 /// Where the suite goes.
