@@ -88,7 +88,32 @@ fn an_adapter_is_merged_and_must_change_something() {
         .expect(0)
         .json();
     assert!(merged["change"]["stored_norm"].as_f64().unwrap() > 1.0);
+    let of = |merged: &serde_json::Value, name: &str| merged["logits"][name].as_f64().unwrap();
+    assert!(of(&merged, "difference") < 0.02 * of(&merged, "movement"));
     workspace.run(&["model", "show", "merged"]).expect(0);
+    // Over another form of the base it is another model, and still the adapter's.
+    let over = |base_format: &str, output: &str| {
+        let adapter = fixture("adapter/plain");
+        let arguments = [
+            "model",
+            "merge",
+            &base,
+            "--adapter",
+            &adapter,
+            "--output",
+            output,
+            "--base-format",
+            base_format,
+            "--dtype",
+            "float32",
+            "--format",
+            "json",
+        ];
+        let merged = workspace.run(&arguments).expect(0).json();
+        assert!(of(&merged, "difference") < 1e-3 * of(&merged, "movement"));
+        fs::read(workspace.path(output).join("model.safetensors")).unwrap()
+    };
+    assert_ne!(over("dense", "over-dense"), over("nf4-double", "over-nf4"));
     let other = workspace
         .run(&[
             "model",

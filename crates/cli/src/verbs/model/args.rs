@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use temper_checkpoint::save::SaveDtype;
+use temper_train::Base;
 
 use crate::args::FormatArgs;
 
@@ -126,6 +127,34 @@ impl From<DtypeArg> for SaveDtype {
     }
 }
 
+/// A form of the base in training, as typed.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BaseArg {
+    /// As the weights decode
+    Dense,
+    /// 8-bit integers in blocks of 32
+    Int8,
+    /// 4-bit NormalFloat
+    Nf4,
+    /// 4-bit NormalFloat with doubly quantised block maxima, as QLoRA has it
+    Nf4Double,
+}
+
+impl From<BaseArg> for Base {
+    fn from(base: BaseArg) -> Self {
+        match base {
+            BaseArg::Dense => Base::Dense,
+            BaseArg::Int8 => Base::Int8,
+            BaseArg::Nf4 => Base::Nf4 {
+                double_quantised: false,
+            },
+            BaseArg::Nf4Double => Base::Nf4 {
+                double_quantised: true,
+            },
+        }
+    }
+}
+
 /// `temper model convert`
 #[derive(ClapArgs, Debug)]
 pub struct ConvertArgs {
@@ -149,6 +178,10 @@ pub struct MergeArgs {
     /// The folder of the adapter, as PEFT saves it
     #[arg(long, short, value_name = "DIR")]
     pub adapter: PathBuf,
+    /// How the adapter's training held the base: over a quantised one it is merged into the
+    /// dequantised weights
+    #[arg(long, default_value = "dense", value_name = "FORMAT")]
+    pub base_format: BaseArg,
     /// Where to.
     #[command(flatten)]
     pub target: TargetArgs,
