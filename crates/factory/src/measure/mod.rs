@@ -187,7 +187,11 @@ impl MeasureError {
         match self {
             MeasureError::Pool(error) => error.hint(),
             MeasureError::NoRun { log, .. } | MeasureError::NoTests { log, .. } => {
-                let last = log.lines().rfind(|line| line.contains("Error"))?.trim();
+                let mut lines = log.lines().map(str::trim).filter(|line| !line.is_empty());
+                let last = lines
+                    .clone()
+                    .rfind(|line| line.contains("Error"))
+                    .or_else(|| lines.next_back())?;
                 Some(format!("pytest said: {last}"))
             }
         }

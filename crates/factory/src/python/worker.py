@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import sys
+import traceback
 
 CONTROL = globals().pop("CONTROL")
 PLAN = CONTROL["plan"]
@@ -496,6 +497,10 @@ with os.fdopen(JOBS, "rb", closefd=False) as lines:
                 os.close(JOBS)
                 run(json.loads(line))
                 status = 0
+            except BaseException:
+                # Into the log of the run, where there is one.
+                traceback.print_exc()
+                sys.stderr.flush()
             finally:
                 os._exit(status)
         os.write(STATUS, b"%d\n" % child)

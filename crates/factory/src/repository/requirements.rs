@@ -45,7 +45,7 @@ pub(super) fn name_of(requirement: &str) -> String {
 
 /// Tools that people run beside tests. They do not bear on results, and some would change how tests
 /// run.
-const TOOLS: [&str; 54] = [
+const TOOLS: [&str; 55] = [
     "aiohttp-devtools",
     "alabaster",
     "autopep8",
@@ -89,6 +89,7 @@ const TOOLS: [&str; 54] = [
     "pytest-github-actions-annotate-failures",
     "pytest-html",
     "pytest-mypy",
+    "pytest-mypy-plugins",
     "pytest-black",
     "pytest-randomly",
     "pytest-random-order",
@@ -101,6 +102,11 @@ const TOOLS: [&str; 54] = [
     "twine",
     "wheel",
 ];
+
+/// Whether a project is such a tool.
+pub(super) fn is_tool(project: &str) -> bool {
+    TOOLS.contains(&normalize(project).as_str())
+}
 
 /// Import names that differ from the project's name.
 const IMPORTS: [(&str, &str); 14] = [

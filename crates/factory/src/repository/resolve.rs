@@ -17,7 +17,7 @@ use temper_tasks::{cache::Cache, prepare::Tools};
 
 use super::{
     RepositoryError,
-    requirements::{Optional, name_of, normalize},
+    requirements::{Optional, is_tool, name_of, normalize},
 };
 
 /// Changes when the same inputs would give another list.
@@ -536,13 +536,14 @@ fn newest_pip(tools: &Tools) -> Result<PathBuf, RepositoryError> {
     Ok(tools.fetcher().fetch(&newest.1)?)
 }
 
-/// Modules of pytest plugins that wheels declare: the runner loads only what is named.
+/// Modules of pytest plugins that wheels declare: the runner loads only what is named. Tools that
+/// only another package asked for are not among them.
 pub(super) fn pytest_plugins(
     wheels: &[Archive],
     tools: &Tools,
 ) -> Result<Vec<String>, RepositoryError> {
     let mut modules = Vec::new();
-    for wheel in wheels {
+    for wheel in wheels.iter().filter(|wheel| !is_tool(&wheel.project)) {
         let path = tools.fetcher().fetch(wheel)?;
         let mut inside = false;
         for line in entry_points(&path).lines().map(str::trim) {
