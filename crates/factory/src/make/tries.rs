@@ -200,7 +200,7 @@ impl Tries<'_> {
                 Ok(task) => task,
                 Err(reason) => return Ok(Step::Done(Tried::Unusable(reason))),
             };
-            Ok(match journal.get(&task.digest()) {
+            Ok(match journal.get(&proof_key(&task)) {
                 Some(None) => Step::Done(Tried::Proven(Box::new(task))),
                 Some(Some(reason)) => Step::Done(Tried::Rejected(Rejected {
                     id: task.id,
@@ -244,6 +244,15 @@ impl Tries<'_> {
     }
 }
 
+/// What a proof is kept by: all of the task but how it was made. Further candidates change what its
+/// audit says and not whether it holds.
+fn proof_key(task: &Task) -> Digest {
+    Digest::of_value(&Task {
+        construction: None,
+        ..task.clone()
+    })
+}
+
 /// Keeps the result of a proof. What was lost says nothing of the task, so it is not kept and tried
 /// again next time.
 fn conclude(task: Task, findings: &[Finding], journal: &Journal) -> Result<Tried, MakeError> {
@@ -258,7 +267,7 @@ fn conclude(task: Task, findings: &[Finding], journal: &Journal) -> Result<Tried
         }));
     }
     let reason = findings.first().map(text);
-    journal.put(&task.digest(), reason.as_deref())?;
+    journal.put(&proof_key(&task), reason.as_deref())?;
     Ok(match reason {
         None => Tried::Proven(Box::new(task)),
         Some(reason) => Tried::Rejected(Rejected {
