@@ -8,7 +8,10 @@ use temper_core::{
     task::{FinalTestTask, SelectionTask},
 };
 use temper_dataset::row::RowOrigin;
-use temper_tasks::{LoadError, isolation::content_digest};
+use temper_tasks::{
+    LoadError,
+    isolation::{content_digest, statement_words},
+};
 
 /// Something that two sets share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -56,7 +59,8 @@ impl std::fmt::Display for Shared {
 }
 
 /// What dev tasks that select and test tasks share. The first kind that is found of group,
-/// content and statement stands for a pair.
+/// content and statement stands for a pair. Nothing is found in a division that
+/// `temper_tasks::isolation` makes: it keeps equal statements, and so equal contents, in one group.
 ///
 /// # Errors
 /// When a file of a task cannot be read.
@@ -76,7 +80,9 @@ fn between(first: &[&Task], second: &[&Task]) -> Result<Vec<Shared>, LoadError> 
     for task in second {
         groups.entry(&task.source_group).or_insert(&task.id);
         contents.entry(nameless(task)?).or_insert(&task.id);
-        statements.entry(words(&task.statement)).or_insert(&task.id);
+        statements
+            .entry(statement_words(&task.statement))
+            .or_insert(&task.id);
     }
     let mut shared = Vec::new();
     for task in first {
@@ -92,7 +98,7 @@ fn between(first: &[&Task], second: &[&Task]) -> Result<Vec<Shared>, LoadError> 
                 first: id(),
                 second: (*other).clone(),
             });
-        } else if let Some(other) = statements.get(&words(&task.statement)) {
+        } else if let Some(other) = statements.get(&statement_words(&task.statement)) {
             shared.push(Shared::Statement {
                 first: id(),
                 second: (*other).clone(),
@@ -142,7 +148,104 @@ fn nameless(task: &Task) -> Result<Digest, LoadError> {
     content_digest(&task)
 }
 
-fn words(statement: &str) -> String {
-    let words: Vec<&str> = statement.split_whitespace().collect();
-    words.join(" ").to_lowercase()
+#[cfg(test)]
+mod tests {
+    use temper_core::{
+        Patch,
+        task::{
+            Archive, Environment, HiddenSource, Oracle, Origin, Start, TaskFormat, TestLists,
+            Verifier,
+        },
+    };
+    use temper_tasks::isolation::{Collector, SplitRule, apply, no_sources, split};
+
+    use super::*;
+
+    /// A task about a file of its own.
+    fn task(number: usize, statement: &str) -> Task {
+        let file = format!("p{number}/m.py");
+        let code: String = (0..9)
+            .map(|line| format!(" a_{number}_{line} = f_{number}(b_{line})\n"))
+            .collect();
+        let fix = format!("--- a/{file}\n+++ b/{file}\n@@ -1,9 +1,10 @@\n+x = {number}\n{code}");
+        Task {
+            id: TaskId::new(format!("t{number:03}")).unwrap(),
+            format: TaskFormat::Native,
+            statement: statement.to_owned(),
+            start: Start::SourceDistribution {
+                archive: Archive {
+                    project: format!("p{number}"),
+                    file_name: format!("p{number}-1.tar.gz"),
+                    sha256: Digest::of(format!("p{number}").as_bytes()),
+                },
+                patch: Patch::default(),
+            },
+            environment: Environment::Host,
+            verifier: Verifier::Pytest {
+                public: TestLists::default(),
+                hidden: TestLists::default(),
+                test_files: Vec::new(),
+                hidden_source: HiddenSource::SourceDistribution,
+                arguments: Vec::new(),
+                timeout_seconds: 60,
+            },
+            oracle: Some(Oracle::Patch {
+                patch: Patch(fix.into_bytes().into()),
+            }),
+            origin: Origin {
+                project: format!("p{number}"),
+                ..Origin::default()
+            },
+            source_group: SourceGroup::new(format!("p{number}")).unwrap(),
+            split: temper_core::Split::Unassigned,
+            metadata: serde_json::Map::new(),
+            construction: None,
+        }
+    }
+
+    /// Statements repeat here across projects, in other letters and with other spaces.
+    #[test]
+    fn a_division_made_by_source_group_shares_nothing_between_splits() {
+        let mut tasks: Vec<Task> = (0..120)
+            .map(|number| {
+                let statement = match number % 3 {
+                    0 => format!("# Wrong   result {}\n", number % 7),
+                    1 => format!("# WRONG result\n{}", number % 7),
+                    _ => format!("# another {number}"),
+                };
+                task(number, &statement)
+            })
+            .collect();
+        // One task under two names.
+        let mut copy = tasks[5].clone();
+        copy.id = TaskId::new("copy").unwrap();
+        tasks.push(copy);
+        let evidence = Collector::default().all(&tasks, &mut no_sources).unwrap();
+        let manifest = split(&evidence, &SplitRule::default()).unwrap();
+        assert!(manifest.groups.len() > 40, "{}", manifest.groups.len());
+        assert_eq!(apply(&manifest, &mut tasks).unwrap(), Vec::<String>::new());
+        let of = |split| -> Vec<&Task> { tasks.iter().filter(|t| t.split == split).collect() };
+        let (train, dev, test) = (
+            of(temper_core::Split::Train),
+            of(temper_core::Split::Dev),
+            of(temper_core::Split::Test),
+        );
+        assert!(!train.is_empty() && !dev.is_empty() && !test.is_empty());
+        for (first, second) in [(&dev, &test), (&train, &test), (&train, &dev)] {
+            assert_eq!(between(first, second).unwrap(), []);
+        }
+        // The check itself sees what the division keeps together.
+        let (first, second) = ([&tasks[0]], [&tasks[7]]);
+        assert_ne!(tasks[0].statement, tasks[7].statement);
+        assert!(matches!(
+            between(&first, &second).unwrap()[..],
+            [Shared::Group { .. }]
+        ));
+        let mut apart = tasks[7].clone();
+        apart.source_group = SourceGroup::new("apart").unwrap();
+        assert!(matches!(
+            between(&first, &[&apart]).unwrap()[..],
+            [Shared::Statement { .. }]
+        ));
+    }
 }

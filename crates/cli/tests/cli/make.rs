@@ -117,7 +117,7 @@ fn a_project_becomes_proven_tasks_whatever_the_number_of_workers() {
     };
     make("one", "cache", "2");
     make("two", "another-cache", "1");
-    for file in ["tasks.jsonl", "archives/shapes-1.0.tar.gz"] {
+    for file in ["tasks.jsonl", "made.json", "archives/shapes-1.0.tar.gz"] {
         let read = |suite: &str| fs::read(workspace.path(suite).join(file)).unwrap();
         assert_eq!(read("one"), read("two"), "{file}");
     }
@@ -132,6 +132,15 @@ fn a_project_becomes_proven_tasks_whatever_the_number_of_workers() {
         assert_eq!(row["licence"], "MIT");
         assert_ne!(row["n_hidden_fail_to_pass"], 0);
     }
+    let text = fs::read_to_string(workspace.path("one/tasks.jsonl")).unwrap();
+    let statements: std::collections::BTreeSet<String> = text
+        .lines()
+        .map(|line| {
+            let task: serde_json::Value = serde_json::from_str(line).unwrap();
+            task["statement"].as_str().unwrap().to_lowercase()
+        })
+        .collect();
+    assert_eq!(statements.len(), 6, "no statement is another task's too");
     let card = workspace
         .run(&["tasks", "card", "--suite", "one", "--format", "json"])
         .expect(0)

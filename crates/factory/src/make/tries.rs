@@ -1,7 +1,7 @@
 //! Candidates in their fixed order, tried until enough of them are proven tasks.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -10,7 +10,7 @@ use std::{
 
 use temper_core::{Digest, PreparedTask, Task, TestId};
 use temper_sandbox::verify::proof::Finding;
-use temper_tasks::{cache::Cache, prepare::prepare};
+use temper_tasks::{cache::Cache, isolation::statement_words, prepare::prepare};
 
 use super::{
     Event, Factory, KindCounts, MakeError, MakeOptions, Rejected, Resumed, Stage,
@@ -39,6 +39,16 @@ pub(super) struct Tries<'a> {
     pub(super) index: &'a Index<'a>,
     pub(super) options: &'a MakeOptions,
     pub(super) factory: &'a Factory<'a>,
+}
+
+/// Why a candidate is left out whose statement a task has already: nothing that an agent is told
+/// would tell the two apart, and equal statements join the source groups of their files.
+const SAME_STATEMENT: &str = "tell it from another task: both have the same statement";
+
+/// A try, with the words of the statement where one was written.
+struct Try {
+    words: Option<String>,
+    tried: Tried,
 }
 
 /// What came of one try.
@@ -74,6 +84,7 @@ impl Tries<'_> {
             })?;
         let scratch = Cache::open(folder.path())?;
         let mut tasks = Vec::new();
+        let mut stated = BTreeSet::new();
         let mut rejected = Vec::new();
         let mut unusable: BTreeMap<String, usize> = BTreeMap::new();
         let (mut n_known, mut n_new) = (0, 0);
@@ -83,22 +94,32 @@ impl Tries<'_> {
             // Near the limit, no more is tried at once than may be needed.
             let most = PROVE_CHUNK.min((limit - tasks.len()).max(self.factory.workshop.n_workers));
             let numbers = left.split_off(..most.min(left.len())).unwrap_or_default();
-            let (tried, n_proved) = self.try_chunk(numbers, &journal, &scratch, cost)?;
-            let n_usable = tried
+            let (tries, n_proved) = self.try_chunk(numbers, &stated, &journal, &scratch, cost)?;
+            let n_usable = tries
                 .iter()
-                .filter(|one| !matches!(one, Tried::Unusable(_)));
+                .filter(|one| !matches!(one.tried, Tried::Unusable(_)));
             n_known += n_usable.count() - n_proved;
             n_new += n_proved;
-            for (number, tried) in numbers.iter().zip(tried) {
+            for (number, Try { words, tried }) in numbers.iter().zip(tries) {
+                // How many are tried at once depends on the workers, what is counted does not.
+                if tasks.len() >= limit {
+                    break;
+                }
                 let kind = &self.candidates[*number].kind;
                 let count = counts.entry(kind.clone()).or_default();
                 n_tried += 1;
+                let tried = match &words {
+                    Some(words) if stated.contains(words) => {
+                        Tried::Unusable(SAME_STATEMENT.to_owned())
+                    }
+                    _ => tried,
+                };
                 match tried {
-                    Tried::Proven(task) if tasks.len() < limit => {
+                    Tried::Proven(task) => {
                         count.proven += 1;
                         tasks.push(*task);
+                        stated.extend(words);
                     }
-                    Tried::Proven(_) => {}
                     Tried::Rejected(one) => {
                         count.unproven += 1;
                         rejected.push(one);
@@ -168,15 +189,16 @@ impl Tries<'_> {
         Ok(outputs)
     }
 
-    /// Tries candidates, in parallel; what comes out is in their order. The second value says
-    /// whether all of it was known.
+    /// Tries candidates, in parallel; what comes out is in their order. Nothing is proven whose
+    /// statement is among `stated`. The second value says how many were proven now.
     fn try_chunk(
         &self,
         numbers: &[usize],
+        stated: &BTreeSet<String>,
         journal: &Journal,
         scratch: &Cache,
         cost: &mut Cost,
-    ) -> Result<(Vec<Tried>, usize), MakeError> {
+    ) -> Result<(Vec<Try>, usize), MakeError> {
         enum Step {
             Done(Tried),
             ToProve(Box<PreparedTask>),
@@ -188,7 +210,7 @@ impl Tries<'_> {
             .into_iter()
             .map(|draft| Mutex::new(Some(draft)))
             .collect();
-        let step = |place: usize| -> Result<Step, MakeError> {
+        let step = |place: usize| -> Result<(Option<String>, Step), MakeError> {
             let draft = drafts[place]
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -198,9 +220,14 @@ impl Tries<'_> {
                 draft.and_then(|draft| self.assembler.task(numbers[place], draft, &outputs[place]));
             let task = match task {
                 Ok(task) => task,
-                Err(reason) => return Ok(Step::Done(Tried::Unusable(reason))),
+                Err(reason) => return Ok((None, Step::Done(Tried::Unusable(reason)))),
             };
-            Ok(match journal.get(&proof_key(&task)) {
+            let words = statement_words(&task.statement);
+            if stated.contains(&words) {
+                let reason = SAME_STATEMENT.to_owned();
+                return Ok((Some(words), Step::Done(Tried::Unusable(reason))));
+            }
+            let step = match journal.get(&proof_key(&task)) {
                 Some(None) => Step::Done(Tried::Proven(Box::new(task))),
                 Some(Some(reason)) => Step::Done(Tried::Rejected(Rejected {
                     id: task.id,
@@ -210,15 +237,19 @@ impl Tries<'_> {
                     let prepared = prepare(&task, scratch, self.factory.tools)?;
                     Step::ToProve(Box::new(prepared.task))
                 }
-            })
+            };
+            Ok((Some(words), step))
         };
         let places: Vec<usize> = (0..numbers.len()).collect();
         let steps = in_parallel(n_workers, &places, &step);
+        let mut words = Vec::with_capacity(numbers.len());
         let mut tried = Vec::with_capacity(numbers.len());
         let mut places = Vec::new();
         let mut prepared = Vec::new();
         for step in steps {
-            match step? {
+            let (statement, step) = step?;
+            words.push(statement);
+            match step {
                 Step::Done(done) => tried.push(Some(done)),
                 Step::ToProve(task) => {
                     places.push(tried.len());
@@ -240,7 +271,11 @@ impl Tries<'_> {
             }
             tried[place] = Some(conclude(prepared.task, &proof.findings, journal)?);
         }
-        Ok((tried.into_iter().flatten().collect(), n_proved))
+        let tries = words.into_iter().zip(tried.into_iter().flatten());
+        Ok((
+            tries.map(|(words, tried)| Try { words, tried }).collect(),
+            n_proved,
+        ))
     }
 }
 

@@ -21,7 +21,7 @@ use super::{
 };
 
 /// Changes when the same inputs would give another list.
-const LAYOUT: &str = "resolution-2";
+const LAYOUT: &str = "resolution-3";
 /// One run of pip.
 const LIMIT: Duration = Duration::from_secs(300);
 /// How often pip is run at most for one project.
@@ -313,6 +313,8 @@ impl Pip {
             .arg(&report)
             .arg("--requirement")
             .arg(&list)
+            // Its own temporary files too lie where their names can be told.
+            .env("TMPDIR", folder.path())
             .current_dir(folder.path());
         for name in [
             "PIP_FIND_LINKS",
@@ -344,8 +346,8 @@ impl Pip {
         let log = folder.path().join("log");
         let status = run_to_file(&mut command, &log)?;
         let errors = fs::read(&log).map_err(io("read", &log))?;
-        let errors =
-            String::from_utf8_lossy(&errors[errors.len().saturating_sub(64 << 10)..]).into_owned();
+        let errors = String::from_utf8_lossy(&errors[errors.len().saturating_sub(64 << 10)..]);
+        let errors = without_folder(&errors, folder.path());
         if !status.success() {
             let broken = [
                 "Retrying (Retry",
@@ -380,6 +382,31 @@ impl Pip {
         let bytes = fs::read(&report).map_err(io("read", &report))?;
         parse_report(&bytes).map(Ok)
     }
+}
+
+/// What pip says, with the requirements' file by its name and other files of its folder by none:
+/// they are called otherwise in every run, and notes of pip's words are part of what is written.
+fn without_folder(text: &str, folder: &Path) -> String {
+    let mut text = text.to_owned();
+    let real = folder.canonicalize();
+    for name in [Some(folder), real.as_deref().ok()].into_iter().flatten() {
+        let name = name.display().to_string();
+        let mut rest = text.as_str();
+        let mut plain = String::new();
+        while let Some((before, after)) = rest.split_once(&name) {
+            plain.push_str(before.strip_suffix("file://").unwrap_or(before));
+            let ends = |c: char| c.is_whitespace() || "'\"`,;:()[]<>".contains(c);
+            let end = after.find(ends).unwrap_or(after.len());
+            plain.push_str(match &after[..end] {
+                "/requirements.txt" => "requirements.txt",
+                _ => "a temporary file",
+            });
+            rest = &after[end..];
+        }
+        plain.push_str(rest);
+        text = plain;
+    }
+    text
 }
 
 /// Runs with both outputs in one file and a time limit.
@@ -616,6 +643,54 @@ mod tests {
             problem.into_error(),
             RepositoryError::NoPureWheel { from: None, .. }
         ));
+    }
+
+    #[test]
+    fn temporary_paths_are_not_quoted() {
+        let plain = |folder: &str| {
+            let text = format!(
+                "WARNING: x\nERROR: Cannot install -r {folder}/requirements.txt (line 2) and b==1 because these package versions have conflicting dependencies.\nERROR: Could not open '{folder}/pip-req-8a/b.whl': file://{folder}/pip-req-8a gone\nERROR: ResolutionImpossible"
+            );
+            without_folder(&text, Path::new(folder))
+        };
+        let text = plain("/tmp/.tmpA1b2C3");
+        assert_eq!(text, plain("/var/folders/q/T/.tmpZ9"));
+        let problem = Problem { errors: text };
+        assert_eq!(
+            problem.reason(),
+            "Could not open 'a temporary file': a temporary file gone"
+        );
+        assert!(
+            problem
+                .errors
+                .contains("Cannot install -r requirements.txt (line 2) and b==1 because")
+        );
+    }
+
+    /// pip itself is asked for what it cannot read; its complaints name its folder.
+    #[test]
+    fn what_pip_says_is_the_same_in_every_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(folder.path().join("cache")).unwrap();
+        let fetcher = temper_tasks::fetch::Fetcher::new(cache, Default::default()).unwrap();
+        let tools = Tools::new(fetcher, None, std::env::var_os("PATH").unwrap());
+        let mut pip = Pip::find(&tools).unwrap();
+        for (requirement, expected) in [
+            ("absent-1-py3-none-any.whl", "'a temporary file'"),
+            ("a b c", "line 1 of requirements.txt"),
+        ] {
+            let mut say = || match pip.run(&[requirement]).unwrap_or_else(|error| {
+                Err(Problem {
+                    errors: error.to_string(),
+                })
+            }) {
+                Ok(wheels) => panic!("{wheels:?}"),
+                Err(problem) => problem.reason() + &problem.errors,
+            };
+            let said = say();
+            assert_eq!(said, say());
+            assert!(said.contains(expected), "{said}");
+        }
     }
 
     #[test]

@@ -14,6 +14,8 @@ use super::{
     content_digest,
     functions::{around, functions},
     hunks::{Hunk, hunks},
+    links::{LinkRule, MIN_NGRAMS},
+    statement_words,
 };
 use crate::{
     error::LoadError,
@@ -83,8 +85,11 @@ pub struct Evidence {
     pub without_function: BTreeSet<String>,
     /// Commits and pull requests that the task is made from.
     pub lineage: BTreeSet<String>,
-    /// The digest of the fix without what differs between equal changes.
+    /// The digest of the fix without what differs between equal changes; `None` when it shows too
+    /// little code to be told from others.
     pub fix: Option<Digest>,
+    /// The digest of [`statement_words`].
+    pub statement: Digest,
     /// Changed code.
     pub code: Vec<Code>,
     /// Changed files, where the tree is known.
@@ -103,6 +108,7 @@ pub struct Evidence {
 /// a task does not depend on the tasks before it.
 #[derive(Debug, Default)]
 pub struct Collector {
+    reading: Reading,
     files: BTreeMap<Digest, Arc<Known>>,
     trees: BTreeMap<Digest, Arc<BTreeSet<Digest>>>,
 }
@@ -114,7 +120,79 @@ struct Known {
     named: Arc<NgramSet>,
 }
 
+/// How the code in a hunk is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Reading {
+    /// As a text of its own. When the hunk begins inside a docstring, the quotes that end it seem
+    /// to begin a string, which takes in all code below: hunks of unlike code are then alike.
+    Whole,
+    /// Line by line: a string ends with its line, so it does not matter in what the hunk begins.
+    /// Lines of a docstring are read as code, in every copy the same.
+    #[default]
+    Lines,
+}
+
+impl Reading {
+    fn tokens(self, text: &[u8], names: Names, each: &mut dyn FnMut(u64)) {
+        match self {
+            Reading::Whole => code(text, names, |token| each(token.hash)),
+            Reading::Lines => {
+                for line in text.split(|byte| *byte == b'\n') {
+                    code(line, names, |token| each(token.hash));
+                }
+            }
+        }
+    }
+
+    fn set(self, text: &[u8], names: Names) -> NgramSet {
+        let mut hashes = Vec::new();
+        self.tokens(text, names, &mut |hash| hashes.push(hash));
+        ngrams(&hashes, NGRAM)
+    }
+
+    /// Equal for equal changes of equal code, whatever the file is called and wherever in it they
+    /// are.
+    fn fix_digest(self, hunks: &[Hunk]) -> Option<Digest> {
+        let mut hashes = Vec::new();
+        let mut after = Vec::new();
+        for hunk in hunks {
+            self.tokens(&hunk.before, Names::Kept, &mut |hash| hashes.push(hash));
+            self.tokens(&hunk.text, Names::Kept, &mut |hash| {
+                hashes.push(hash);
+                after.push(hash);
+            });
+        }
+        let tells = match self {
+            Reading::Whole => !hunks.is_empty(),
+            Reading::Lines => ngrams(&after, NGRAM).len() >= MIN_NGRAMS,
+        };
+        tells.then(|| Digest::of_value(&hashes))
+    }
+
+    fn stretch(self, file: String, text: &[u8]) -> Code {
+        Code {
+            place: file.clone(),
+            file,
+            named: Arc::new(self.set(text, Names::Kept)),
+            blind: Arc::new(self.set(text, Names::Blind)),
+        }
+    }
+}
+
 impl Collector {
+    /// Reads what the rule's version compares. [`Collector::default`] reads for
+    /// [`LinkRule::default`].
+    pub fn of(rule: &LinkRule) -> Self {
+        Collector {
+            reading: if rule.version < 2 {
+                Reading::Whole
+            } else {
+                Reading::Lines
+            },
+            ..Collector::default()
+        }
+    }
+
     /// The evidence of one task. Patches that cannot be read or applied give less of it, never an
     /// error: other checks name them. Fails when a directory of the task cannot be read.
     pub fn evidence(
@@ -142,7 +220,8 @@ impl Collector {
             functions: BTreeSet::new(),
             without_function: BTreeSet::new(),
             lineage: lineage(task),
-            fix: (!hunks.is_empty()).then(|| fix_digest(&hunks)),
+            fix: self.reading.fix_digest(&hunks),
+            statement: Digest::of(statement_words(&task.statement).as_bytes()),
             code: Vec::new(),
             whole: Vec::new(),
             tree: None,
@@ -185,7 +264,7 @@ impl Collector {
                     }
                     None => {
                         found.without_function.insert(file.clone());
-                        found.code.push(stretch(file, &hunk.text));
+                        found.code.push(self.reading.stretch(file, &hunk.text));
                     }
                 },
                 None => {
@@ -193,7 +272,7 @@ impl Collector {
                     if !found.functions.iter().any(|name| name.starts_with(&prefix)) {
                         found.without_function.insert(file.clone());
                     }
-                    found.code.push(stretch(file, &hunk.text));
+                    found.code.push(self.reading.stretch(file, &hunk.text));
                 }
             }
         }
@@ -226,19 +305,16 @@ impl Collector {
     fn file(&mut self, text: &[u8]) -> Arc<Known> {
         let known = self.files.entry(Digest::of(text)).or_insert_with(|| {
             let functions = functions(text);
-            let sets = |text: &[u8]| {
-                (
-                    Arc::new(set(text, Names::Kept)),
-                    Arc::new(set(text, Names::Blind)),
-                )
-            };
+            // A file or a function begins outside of strings.
+            let set = |text: &[u8], names| Arc::new(Reading::Whole.set(text, names));
+            let sets = |text: &[u8]| (set(text, Names::Kept), set(text, Names::Blind));
             Arc::new(Known {
                 code: functions
                     .iter()
                     .map(|f| (f.name.clone(), sets(&text[f.start..f.end])))
                     .collect(),
                 functions,
-                named: Arc::new(set(text, Names::Kept)),
+                named: set(text, Names::Kept),
             })
         });
         known.clone()
@@ -413,16 +489,6 @@ fn fix(task: &Task) -> Option<Patch> {
     }
 }
 
-/// Equal for equal changes of equal code, whatever the file is called and wherever in it they are.
-fn fix_digest(hunks: &[Hunk]) -> Digest {
-    let mut hashes = Vec::new();
-    for hunk in hunks {
-        code(&hunk.before, Names::Kept, |token| hashes.push(token.hash));
-        code(&hunk.text, Names::Kept, |token| hashes.push(token.hash));
-    }
-    Digest::of_value(&hashes)
-}
-
 fn is_test(task: &Task, file: &str) -> bool {
     let listed = match &task.verifier {
         Verifier::Pytest { test_files, .. } => test_files.iter().any(|test| test == file),
@@ -436,21 +502,6 @@ fn is_test(task: &Task, file: &str) -> bool {
         || file
             .split('/')
             .any(|part| part == "tests" || part == "test")
-}
-
-fn stretch(file: String, text: &[u8]) -> Code {
-    Code {
-        place: file.clone(),
-        file,
-        named: Arc::new(set(text, Names::Kept)),
-        blind: Arc::new(set(text, Names::Blind)),
-    }
-}
-
-fn set(text: &[u8], names: Names) -> NgramSet {
-    let mut hashes = Vec::new();
-    code(text, names, |token| hashes.push(token.hash));
-    ngrams(&hashes, NGRAM)
 }
 
 /// The files that the fix touches, as they are after it. Without the start's patch when that does

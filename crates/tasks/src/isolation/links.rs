@@ -13,7 +13,11 @@ use crate::similarity::{Bands, NgramSet, Permutations, candidate_pairs, jaccard}
 pub const BANDS: Bands = Bands { bands: 42, rows: 3 };
 
 /// The version of everything below and of the tokens, n-grams and permutations it builds on.
-pub(super) const LINKS_VERSION: u32 = 1;
+///
+/// 1 read hunks as texts of their own, so that fixes of unlike code under docstrings were equal;
+/// linked fixes of any length; linked short code that is not the same; and did not compare
+/// statements. Splits of it are still verified and extended by it.
+pub(super) const LINKS_VERSION: u32 = 2;
 /// The permutations are the same for every suite, so that a link never depends on a suite's seed.
 const PERMUTATION_SEED: u64 = 1;
 
@@ -26,7 +30,10 @@ const FILE_PERMILLE: u32 = 600;
 /// The same with names left out, where chance agreement is much larger.
 const BLIND_PERMILLE: u32 = 900;
 /// Shorter code is alike by chance: 20 n-grams are 24 tokens.
-const MIN_NGRAMS: usize = 20;
+pub(super) const MIN_NGRAMS: usize = 20;
+/// Shorter code is alike by convention (an `__init__` that keeps its arguments, a property, a
+/// one-line override): it has to be the same, not nearly so. 40 n-grams are 44 tokens.
+const MIN_ALIKE_NGRAMS: usize = 40;
 /// As [`MIN_NGRAMS`] when names are left out.
 const MIN_BLIND_NGRAMS: usize = 60;
 /// Share of the smaller tree's files that the larger has too, from which one is a copy or a fork of
@@ -53,7 +60,7 @@ pub enum Granularity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkRule {
-    /// [`LinkRule::default`]'s; another one is refused.
+    /// [`LinkRule::default`]'s or an earlier one; an unknown one is refused.
     pub version: u32,
     /// What is never divided.
     pub granularity: Granularity,
@@ -101,6 +108,11 @@ pub enum Reason {
     SameLineage {
         /// `commit:ID` or `pull:PROJECT:NUMBER`.
         change: String,
+    },
+    /// Their statements are the same words ([`statement_words`](super::statement_words)).
+    SameStatement {
+        /// The digest of the words.
+        digest: temper_core::Digest,
     },
     /// Their known fixes are the same change of the same lines.
     SameFix {
@@ -152,6 +164,7 @@ impl Reason {
             Reason::SameFile { .. } => "same-file",
             Reason::SameFunction { .. } => "same-function",
             Reason::SameLineage { .. } => "same-lineage",
+            Reason::SameStatement { .. } => "same-statement",
             Reason::SameFix { .. } => "same-fix",
             Reason::NearDuplicateCode { .. } => "near-duplicate-code",
             Reason::NearDuplicateFile { .. } => "near-duplicate-file",
@@ -171,6 +184,7 @@ impl std::fmt::Display for Reason {
                 write!(f, "same function {function} of {project}")
             }
             Reason::SameLineage { change } => write!(f, "made from the same change ({change})"),
+            Reason::SameStatement { digest } => write!(f, "same statement ({})", digest.short()),
             Reason::SameFix { digest } => write!(f, "same fix ({})", digest.short()),
             Reason::NearDuplicateCode {
                 first,
@@ -263,6 +277,11 @@ pub fn links(evidence: &[Evidence], rule: &LinkRule) -> Vec<Link> {
                 digest: digest.clone(),
             });
         }
+        if rule.version >= 2 {
+            add(Reason::SameStatement {
+                digest: task.statement.clone(),
+            });
+        }
         if rule.declared {
             add(Reason::Declared {
                 group: task.declared.clone(),
@@ -349,7 +368,12 @@ fn items<'a>(
 }
 
 /// Compares all items by way of their signatures and calls `link` with those alike enough.
-fn compare(items: &[Item<'_>], permille: u32, mut link: impl FnMut(&[&Item<'_>], u32)) {
+fn compare(
+    items: &[Item<'_>],
+    permille: u32,
+    rule: &LinkRule,
+    mut link: impl FnMut(&[&Item<'_>], u32),
+) {
     // Identical sets are compared once and stand for each other: a thousand copies are no million
     // pairs.
     let mut copies: BTreeMap<&[u64], Vec<&Item<'_>>> = BTreeMap::new();
@@ -363,6 +387,9 @@ fn compare(items: &[Item<'_>], permille: u32, mut link: impl FnMut(&[&Item<'_>],
     let sets: Vec<&NgramSet> = copies.iter().map(|same| same[0].set).collect();
     let permutations = Permutations::new(PERMUTATION_SEED, BANDS.n_permutations());
     for (a, b) in candidate_pairs(&sets, &permutations, BANDS) {
+        if rule.version >= 2 && sets[a].len().min(sets[b].len()) < MIN_ALIKE_NGRAMS {
+            continue;
+        }
         let alike = jaccard(sets[a], sets[b]).map_or(0, |share| (share * 1000.0) as u32);
         if alike >= permille {
             link(
@@ -385,7 +412,7 @@ fn near_code(evidence: &[Evidence], rule: &LinkRule, found: &mut Found) {
             })
         });
         let items = items(all, min);
-        compare(&items, permille, |alike, permille| {
+        compare(&items, permille, rule, |alike, permille| {
             if alike
                 .windows(2)
                 .all(|pair| already_together(pair[0], pair[1], rule))
@@ -414,7 +441,7 @@ fn near_files(evidence: &[Evidence], rule: &LinkRule, found: &mut Found) {
         })
     });
     let items = items(all, MIN_NGRAMS);
-    compare(&items, FILE_PERMILLE, |alike, permille| {
+    compare(&items, FILE_PERMILLE, rule, |alike, permille| {
         // One project's file is alike itself in every version; finer groups must not undo that.
         let one_file = |a: &Item<'_>, b: &Item<'_>| {
             a.file == b.file && !a.identities.is_disjoint(b.identities)

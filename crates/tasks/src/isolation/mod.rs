@@ -17,6 +17,7 @@ mod links;
 mod manifest;
 mod sources;
 mod split;
+mod statement;
 mod verify;
 
 #[cfg(test)]
@@ -34,4 +35,5 @@ pub use manifest::{
 };
 pub use sources::Archives;
 pub use split::{Fractions, SplitError, SplitRule, split};
+pub use statement::statement_words;
 pub use verify::{Finding, verify};

@@ -85,11 +85,11 @@ pub enum SplitError {
         group: String,
     },
     /// Made by other rules than this program knows.
-    #[error("use the split: its links are of version {got}, and this version makes {known}")]
+    #[error("use the split: its links are of version {got}, and this program knows 1 to {known}")]
     LinksVersion {
         /// What the manifest says.
         got: u32,
-        /// What is known.
+        /// The newest that is known.
         known: u32,
     },
     /// What is frozen is no longer there as it was.
@@ -169,7 +169,7 @@ impl SplitRule {
 
     pub(super) fn check_version(&self) -> Result<(), SplitError> {
         let known = LinkRule::default().version;
-        if self.links.version != known {
+        if !(1..=known).contains(&self.links.version) {
             return Err(SplitError::LinksVersion {
                 got: self.links.version,
                 known,

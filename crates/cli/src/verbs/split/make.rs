@@ -67,7 +67,7 @@ pub fn run(args: &MakeArgs, places: &Places) -> Result<u8, CliError> {
         Some(old) => old.rule.clone(),
         None => rule(args)?,
     };
-    let evidence = super::evidence(&suite, &tasks, rule.links.sources, places)?;
+    let evidence = super::evidence(&suite, &tasks, &rule.links, places)?;
     let extension = match &old {
         Some(old) => extend(old, &evidence),
         None => split(&evidence, &rule).map(|manifest| Extension {

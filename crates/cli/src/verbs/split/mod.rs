@@ -11,7 +11,7 @@ use args::{PlaceArgs, SplitVerb};
 use temper_core::Task;
 use temper_tasks::{
     LoadOptions,
-    isolation::{Archives, Collector, Evidence, SPLIT_FILE, SplitError, no_sources},
+    isolation::{Archives, Collector, Evidence, LinkRule, SPLIT_FILE, SplitError, no_sources},
 };
 
 use crate::{error::CliError, exit_code, output, places::Places, suites, tasks};
@@ -64,15 +64,15 @@ fn load(suite: &Path) -> Result<Vec<Task>, CliError> {
     Ok(loaded.tasks)
 }
 
-/// What the tasks say of their code; with `sources` from their archives too.
+/// What the tasks say of their code, as the rule reads it.
 fn evidence(
     suite: &Path,
     tasks: &[Task],
-    sources: bool,
+    rule: &LinkRule,
     places: &Places,
 ) -> Result<Vec<Evidence>, CliError> {
-    let mut collector = Collector::default();
-    if !sources {
+    let mut collector = Collector::of(rule);
+    if !rule.sources {
         return collector
             .all(tasks, &mut no_sources)
             .map_err(tasks::input_error);

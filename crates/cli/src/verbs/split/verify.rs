@@ -21,7 +21,7 @@ pub fn run(place: &PlaceArgs, format: Format, places: &Places) -> Result<u8, Cli
     let (suite, path) = super::locate(place, places)?;
     let manifest = SplitManifest::read(&path).map_err(tasks::input_error)?;
     let tasks = super::load(&suite)?;
-    let evidence = super::evidence(&suite, &tasks, manifest.rule.links.sources, places)?;
+    let evidence = super::evidence(&suite, &tasks, &manifest.rule.links, places)?;
     let findings = verify(&manifest, &evidence).map_err(super::split_error)?;
     let verified = Verified {
         holds: findings.is_empty(),
