@@ -4,6 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Digest, Patch, TreePath};
 
+/// The rule by which Temper's own tasks have their tests divided: whole test functions are cut out of
+/// the public versions of the test files, and all else stays byte for byte.
+pub const FUNCTION_HALVES: &str = "function-halves/1";
+
 /// The making of one task. It holds nothing that differs between two runs with the same seed: no
 /// time, no place on a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +27,14 @@ pub struct Construction {
     /// What mutants of the known fix say of the tests; `None` when no mutant was tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<MutationAudit>,
+}
+
+impl Construction {
+    /// Whether the rule of division makes sure that the hidden versions of the test files hold every
+    /// public test unchanged, so that its result is the same in them.
+    pub fn hidden_files_hold_public_tests(&self) -> bool {
+        self.hidden_rule == FUNCTION_HALVES
+    }
 }
 
 /// One stretch of code that a bug changes, in the state without the bug.

@@ -21,7 +21,7 @@ use temper_core::{Digest, Entry, TestId, TreePath, task::TestLists, tree::Change
 use tree_sitter::{Node, Parser};
 
 /// The name of the rule above.
-pub const RULE: &str = "function-halves/1";
+pub const RULE: &str = temper_core::construction::FUNCTION_HALVES;
 
 /// A task's tests, divided.
 #[derive(Clone, Debug, PartialEq)]

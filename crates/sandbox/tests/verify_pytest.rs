@@ -6,7 +6,8 @@ mod support;
 
 use support::{Files, Fixture, changes};
 use temper_core::{
-    TestId,
+    Construction, TestId,
+    construction::FUNCTION_HALVES,
     task::{TestLists, Verifier},
     verdict::{LayerName, LayerOutcome, Resolution, Tampering, TestOutcome, Verdict},
 };
@@ -46,6 +47,43 @@ fn fixture() -> Fixture {
             &["tests/test_hidden.py::test_kept"],
         ),
     )
+}
+
+/// The same tests as `fixture`, so that one run judges both layers: the hidden version of the one
+/// test file holds the public tests unchanged, and the task says so.
+fn in_one_run() -> Fixture {
+    let whole = format!("{PUBLIC}\n\n{}", HIDDEN.replace("import calc\n", ""));
+    in_one_run_with(&[], PUBLIC, &whole)
+}
+
+fn in_one_run_with(start: Files<'_>, public: &str, whole: &str) -> Fixture {
+    let mut files = vec![("calc.py", BUGGY), ("tests/test_public.py", public)];
+    files.extend(start);
+    let mut fixture = Fixture::pytest(
+        &files,
+        &[("tests/test_public.py", whole)],
+        lists(
+            &["tests/test_public.py::test_double"],
+            &["tests/test_public.py::test_keep"],
+        ),
+        lists(
+            &["tests/test_public.py::test_more[5]"],
+            &["tests/test_public.py::test_kept"],
+        ),
+    );
+    let Verifier::Pytest { test_files, .. } = &mut fixture.task.task.verifier else {
+        unreachable!()
+    };
+    *test_files = vec!["tests/test_public.py".into()];
+    fixture.task.task.construction = Some(Construction {
+        kind: "arithmetic".into(),
+        seed: 0,
+        places: Vec::new(),
+        hidden_rule: FUNCTION_HALVES.into(),
+        statement: "template".into(),
+        audit: None,
+    });
+    fixture
 }
 
 fn judge(fixture: &Fixture, files: Files<'_>) -> Graded {
@@ -188,12 +226,16 @@ fn files_that_steer_the_runner_change_nothing() {
     assert_eq!(verdict.tampering.len(), 1);
 }
 
-/// Code that attacks the runner from the module under test, which is otherwise the buggy one.
-fn attack(code: &str) -> Verdict {
-    let verdict = check(&[("calc.py", &format!("{code}\n\n{BUGGY}"))]);
-    assert_ne!(verdict.resolution, Resolution::Resolved);
-    assert_ne!(verdict.resolution, Resolution::Lost);
-    verdict
+/// Code that attacks the runner from the module under test, which is otherwise the buggy one: what
+/// it gets where each layer has its run, and where both have one.
+fn attack(code: &str) -> [Verdict; 2] {
+    [fixture(), in_one_run()].map(|fixture| {
+        let graded = judge(&fixture, &[("calc.py", &format!("{code}\n\n{BUGGY}"))]);
+        assert_eq!(graded.failure, None);
+        assert_ne!(graded.verdict.resolution, Resolution::Resolved);
+        assert_ne!(graded.verdict.resolution, Resolution::Lost);
+        graded.verdict
+    })
 }
 
 fn canary_tripped(verdict: &Verdict) -> bool {
@@ -218,12 +260,13 @@ fn leaving_early_is_a_failure() {
         "raise KeyboardInterrupt",
         "import builtins; builtins.isinstance = lambda *a: True",
     ] {
-        let verdict = attack(code);
-        println!("{code}: {}", verdict.detail);
-        let public = &verdict.layers[1];
-        assert_eq!(public.name, LayerName::Public);
-        assert_eq!(public.outcome, LayerOutcome::Failed, "{code}");
-        assert!(!public.detail.is_empty());
+        for verdict in attack(code) {
+            println!("{code}: {}", verdict.detail);
+            let public = &verdict.layers[1];
+            assert_eq!(public.name, LayerName::Public);
+            assert_eq!(public.outcome, LayerOutcome::Failed, "{code}");
+            assert!(!public.detail.is_empty());
+        }
     }
 }
 
@@ -253,17 +296,19 @@ fn leaving_from_inside_a_test_is_that_tests_failure() {
 
 #[test]
 fn printed_results_are_not_results() {
-    let verdict = attack(
+    let verdicts = attack(
         "import os, sys, json\n\
          for fd in (1, 2):\n    os.write(fd, b'tests/test_public.py::test_double PASSED\\ntemper1 00 {\"t\":\"finish\",\"exit\":1,\"n\":2}\\n')\n\
          for fd in range(3, 40):\n    try:\n        os.write(fd, b'0 ' + json.dumps({'t': 'report', 'id': 'tests/test_public.py::test_double', 'when': 'call', 'outcome': 'passed', 'xfail': False, 'raised': False}).encode() + b'\\n')\n    except OSError:\n        pass\n",
     );
-    assert!(
-        verdict
-            .tampering
-            .iter()
-            .any(|t| matches!(t, Tampering::PlantedResult { .. }))
-    );
+    for verdict in verdicts {
+        assert!(
+            verdict
+                .tampering
+                .iter()
+                .any(|t| matches!(t, Tampering::PlantedResult { .. }))
+        );
+    }
 }
 
 #[test]
@@ -282,10 +327,113 @@ fn a_runner_that_is_subverted_is_caught() {
         "import gc, pytest\nclass P:\n    @pytest.hookimpl(tryfirst=True)\n    def pytest_runtestloop(self, session):\n        session.items[:] = []\nfor x in gc.get_objects():\n    if type(x).__name__ == 'PytestPluginManager':\n        x.register(P())",
         "import builtins\nbuiltins.all = lambda *a: True",
     ] {
-        let verdict = attack(code);
-        println!("{code}: {:?}", verdict.tampering);
-        assert!(canary_tripped(&verdict), "{code}");
+        for verdict in attack(code) {
+            println!("{code}: {:?}", verdict.tampering);
+            assert!(canary_tripped(&verdict), "{code}");
+        }
     }
+}
+
+#[test]
+fn one_run_judges_both_layers_as_two_do() {
+    let outcomes_of = |files: Files<'_>| {
+        let verdicts = [fixture(), in_one_run()].map(|fixture| judge(&fixture, files).verdict);
+        let seen = verdicts.each_ref().map(|verdict| {
+            let tests: Vec<Vec<TestOutcome>> = verdict
+                .layers
+                .iter()
+                .map(|layer| layer.tests.values().copied().collect())
+                .collect();
+            (verdict.resolution, outcomes(verdict), tests)
+        });
+        assert_eq!(seen[0], seen[1]);
+        seen[0].0
+    };
+    let keep = "def keep(x):\n    return x\n";
+    for (double, resolution) in [
+        ("return x * 2", Resolution::Resolved),
+        ("return x + x", Resolution::Resolved),
+        ("return 0", Resolution::Unresolved),
+        ("return 6", Resolution::Partial),
+        ("return 6 if x == 3 else exit(0)", Resolution::Partial),
+        ("return (x", Resolution::Unresolved),
+    ] {
+        let code = format!("def double(x):\n    {double}\n\n{keep}");
+        assert_eq!(outcomes_of(&[("calc.py", &code)]), resolution, "{double}");
+    }
+    let leaves = "import os\ndef double(x):\n    return 6 if x == 3 else os._exit(0)\n";
+    outcomes_of(&[("calc.py", &format!("{leaves}\n{keep}"))]);
+    assert_eq!(outcomes_of(&[]), Resolution::EmptyPatch);
+}
+
+/// The logs of a run by name.
+fn logs_of(fixture: &Fixture, submission: Submission<'_>) -> (Graded, Vec<(String, String)>) {
+    let mut logs = Vec::new();
+    let graded = grade(&fixture.request(submission), &mut |name, log| {
+        logs.push((name.to_owned(), String::from_utf8_lossy(log).into_owned()));
+    });
+    println!("{logs:#?}\n{graded:#?}");
+    (graded, logs)
+}
+
+#[test]
+fn hidden_tests_of_one_run_are_left_out_when_public_ones_fail_but_for_a_proof() {
+    let fixture = in_one_run();
+    let wrong = changes(&[(
+        "calc.py",
+        "def double(x):\n    return 0\n\ndef keep(x):\n    return x\n",
+    )]);
+    let (graded, logs) = logs_of(&fixture, Submission::Changes(&wrong));
+    assert_eq!(graded.verdict.layers[2].outcome, LayerOutcome::NotRun);
+    assert_eq!(logs.len(), 1);
+    assert!(logs[0].1.contains("test_double") && !logs[0].1.contains("test_more"));
+    let (graded, logs) = logs_of(&fixture, Submission::Start);
+    assert_eq!(graded.verdict.layers[1].outcome, LayerOutcome::Failed);
+    assert_eq!(graded.verdict.layers[2].outcome, LayerOutcome::Failed);
+    let kept = TestId::from("tests/test_public.py::test_kept");
+    assert_eq!(graded.verdict.pass_to_pass[&kept], TestOutcome::Passed);
+    assert!(logs[0].1.contains("test_more"));
+}
+
+#[test]
+fn layers_of_one_run_share_no_fixture() {
+    let conftest = "import pytest\n\nused = []\n\n\n@pytest.fixture(scope='session')\ndef fresh():\n    value = []\n    yield value\n    used.append(len(value))\n";
+    let public = "import calc\n\n\ndef test_double(fresh):\n    fresh.append(1)\n    assert calc.double(3) == 6\n\n\ndef test_keep(fresh):\n    assert fresh == [1]\n";
+    let hidden = "\n\nimport pytest\nfrom conftest import used\n\n\n@pytest.mark.parametrize('x', [2, 5])\ndef test_more(x, fresh):\n    assert fresh == [] and used == [1]\n    assert calc.double(x) == 2 * x\n\n\ndef test_kept(fresh):\n    assert fresh == []\n";
+    let fixture = in_one_run_with(
+        &[("tests/conftest.py", conftest)],
+        public,
+        &format!("{public}{hidden}"),
+    );
+    let graded = judge(&fixture, &[("calc.py", FIXED)]);
+    assert_eq!(graded.verdict.resolution, Resolution::Resolved);
+}
+
+#[test]
+fn each_layer_of_one_run_has_the_whole_time_limit() {
+    let public = "import time\nimport calc\n\n\ndef test_double():\n    time.sleep(6)\n    assert calc.double(3) == 6\n\n\ndef test_keep():\n    pass\n";
+    let hidden = "\n\nimport pytest\n\n\n@pytest.mark.parametrize('x', [2, 5])\ndef test_more(x):\n    time.sleep(6)\n    assert calc.double(x) == 2 * x\n\n\ndef test_kept():\n    pass\n";
+    let mut fixture = in_one_run_with(&[], public, &format!("{public}{hidden}"));
+    let Verifier::Pytest {
+        timeout_seconds, ..
+    } = &mut fixture.task.task.verifier
+    else {
+        unreachable!()
+    };
+    *timeout_seconds = 11;
+    let graded = judge(&fixture, &[("calc.py", FIXED)]);
+    assert_eq!(graded.verdict.resolution, Resolution::Resolved);
+    let layers = &graded.verdict.layers;
+    assert!(layers[1].wall_seconds >= 6.0 && layers[2].wall_seconds >= 6.0);
+}
+
+#[test]
+fn a_file_that_breaks_the_parser_fails_the_syntax_layer() {
+    let bomb = format!("x = {}1\n", "-".repeat(3_000_000));
+    let verdict = check(&[("bomb.py", &bomb), ("calc.py", FIXED)]);
+    assert_eq!(verdict.resolution, Resolution::Unresolved);
+    assert_eq!(verdict.layers[0].outcome, LayerOutcome::Failed);
+    assert!(verdict.detail.contains("bomb.py"), "{}", verdict.detail);
 }
 
 #[test]

@@ -18,9 +18,9 @@ pub mod predictions;
 pub mod proof;
 mod protected;
 pub mod pytest_runner;
+mod pytest_session;
 mod records;
 pub mod resolution;
-mod syntax;
 
 pub use final_state::{excerpt, read_entry, shell_quote};
 

@@ -1,13 +1,20 @@
 //! Temper's own pytest runner: syntax, then public tests, then hidden tests.
 //!
-//! Each layer runs in a fresh sandbox on the task's start plus the submission, with the test files
-//! and everything that steers the runner put back (`protected`). Only the tests that the layer lists
-//! run, in the order of their files. A small parent process
-//! (`python/runner.py`) starts pytest in a child and relays its results; the child
-//! (`python/session.py`) imports pytest before the work tree is on the module path. Records are
-//! authenticated twice, from the child to the parent and from the parent to Temper, under keys
-//! that are taken from disk before any code under test is imported, so nothing that is printed,
-//! written to a file, or done after the session's end is a result.
+//! A run of pytest (`pytest_session`) has a fresh sandbox on the task's start plus the submission,
+//! with the test files and everything that steers the runner put back (`protected`). The public
+//! tests have a run and the hidden ones another, each with its own versions of the test files. Where
+//! the hidden versions are known to hold the public tests unchanged
+//! ([`Construction::hidden_files_hold_public_tests`]), one run on the hidden versions judges both
+//! layers, one after the other, with every fixture torn down between them: most of a run is the start
+//! of pytest. Only listed tests run, in the order of their files. A small parent process
+//! (`python/runner.py`) has the changed files parsed, starts pytest in a child and relays its
+//! results; the child (`python/session.py`) imports pytest before the work tree is on the module
+//! path. Records are authenticated twice, from the child to the parent and from the parent to
+//! Temper, under keys that are taken from disk before any code under test is imported, so nothing
+//! that is printed, written to a file, or done after the session's end is a result.
+//!
+//! [`Construction::hidden_files_hold_public_tests`]:
+//!     temper_core::construction::Construction::hidden_files_hold_public_tests
 //!
 //! # How a layer that did not end well is read
 //!
@@ -30,42 +37,28 @@
 //! runner as a whole; the rest needs a reader of the patch.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
 use temper_core::{
-    Boundary, Bytes, Entry, Failure, TestId, TreePath, Verdict,
-    task::{Environment, InjectedFile, TestLists, Verifier},
-    tree::Changes,
+    Boundary, Construction, Failure, TestId, Verdict,
+    task::{Environment, TestLists, Verifier},
     verdict::{Layer, LayerName, LayerOutcome, Resolution, Tampering, TestOutcome},
 };
 
 use super::{
     GradeRequest, Graded, LogSink, Submission,
-    channel::Key,
-    final_state::{self, NoState, excerpt, shell_quote},
+    final_state::{self, NoState},
     protected::{Filtered, Protected},
-    random_hex,
-    records::{Run, TestReport},
-    sandbox_spec, syntax, verifier_failure,
+    pytest_session::{Session, SessionEnd, not_run},
 };
-use crate::{Command, Execution, ExitStatus};
 
 /// The name that verdicts carry.
-pub const NAME: &str = "pytest-layers/2";
-
-const RUNNER: &str = include_str!("python/runner.py");
-const SESSION: &str = include_str!("python/session.py");
+pub const NAME: &str = "pytest-layers/3";
 
 /// Sets `$python` to the first interpreter on the path.
 pub const FIND_PYTHON: &str = "python=$(command -v python || command -v python3) || { echo 'no python on PATH'; exit 127; }\n";
-
-/// The runner reports at most 48 MiB of records and 4 MiB of log, which base64 and framing enlarge.
-const OUTPUT_BYTES: u64 = 128 << 20;
-
-/// The runner keeps the time limit itself; the sandbox ends it only if it was stopped from doing so.
-const GRACE: Duration = Duration::from_secs(15);
 
 struct Settings<'a> {
     public: &'a TestLists,
@@ -73,6 +66,21 @@ struct Settings<'a> {
     test_files: &'a [String],
     arguments: &'a [String],
     timeout: Duration,
+}
+
+impl Settings<'_> {
+    /// Whether one run of pytest can judge both layers.
+    fn one_run(&self, request: &GradeRequest<'_>) -> bool {
+        let held = request
+            .task
+            .task
+            .construction
+            .as_ref()
+            .is_some_and(Construction::hidden_files_hold_public_tests);
+        // A test of both lists has to pass twice.
+        let hidden: BTreeSet<&TestId> = ids(self.hidden).collect();
+        held && ids(self.public).all(|id| !hidden.contains(id))
+    }
 }
 
 /// Judges a submission to a task whose verifier is [`Verifier::Pytest`].
@@ -153,67 +161,98 @@ fn grade_state(
         ..Verdict::bare(Resolution::Unresolved, NAME)
     };
     let mut failure = None;
-    for name in [LayerName::Syntax, LayerName::Public, LayerName::Hidden] {
-        let started = Instant::now();
+    let all = [
+        (LayerName::Public, settings.public),
+        (LayerName::Hidden, settings.hidden),
+    ];
+    let (absent, listed): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, l)| is_empty(l));
+    let together = listed.len() == 2 && settings.one_run(request);
+    let n_each = if together { 2 } else { 1 };
+    for (number, layers) in listed.chunks(n_each).enumerate() {
         let earlier_holds = matches!(request.submission, Submission::Start)
             || verdict
                 .layers
                 .iter()
-                .all(|layer| matches!(layer.outcome, LayerOutcome::Passed | LayerOutcome::Absent));
-        let lists = match name {
-            LayerName::Syntax => None,
-            LayerName::Public => Some(settings.public),
-            LayerName::Hidden => Some(settings.hidden),
-        };
-        let result = match lists {
-            Some(lists) if is_empty(lists) => Ok(layer(name, LayerOutcome::Absent, "no tests")),
-            _ if !earlier_holds => Ok(layer(
-                name,
-                LayerOutcome::NotRun,
-                "an earlier layer did not hold",
-            )),
-            None => syntax::run(request, &state.changes, logs).map_err(LayerEnd::Lost),
-            Some(lists) => run_tests(request, settings, &state.changes, name, lists, logs).map(
-                |(layer, tampering)| {
-                    verdict.tampering.extend(tampering);
-                    layer
-                },
-            ),
-        };
-        let mut layer = match result {
-            Ok(layer) => layer,
-            Err(LayerEnd::Invalid(place)) => {
-                verdict.resolution = Resolution::InvalidPatch;
-                verdict.detail = place;
-                collect_lists(settings, &mut verdict);
-                return verdict.into();
+                .all(|layer| layer.outcome == LayerOutcome::Passed);
+        let parse = number == 0;
+        let started = Instant::now();
+        let mut found = if earlier_holds {
+            let session = Session {
+                request,
+                changes: &state.changes,
+                parse,
+                layers,
+                test_files: settings.test_files,
+                arguments: settings.arguments,
+                timeout: settings.timeout,
+            };
+            match session.run(logs) {
+                Ok(found) => {
+                    verdict.tampering.extend(found.tampering);
+                    found.layers
+                }
+                Err(SessionEnd::Invalid(place)) => {
+                    verdict.resolution = Resolution::InvalidPatch;
+                    verdict.detail = place;
+                    collect_lists(settings, &mut verdict);
+                    return verdict.into();
+                }
+                Err(SessionEnd::Lost(cause)) => {
+                    let names = parse.then_some(LayerName::Syntax).into_iter();
+                    let names = names.chain(layers.iter().map(|(name, _)| *name));
+                    let lost = names
+                        .map(|name| layer(name, LayerOutcome::Lost, &cause.message))
+                        .collect();
+                    failure = Some(cause);
+                    lost
+                }
             }
-            Err(LayerEnd::Lost(cause)) => {
-                let lost = layer(name, LayerOutcome::Lost, &cause.message);
-                failure = Some(cause);
-                lost
-            }
+        } else {
+            layers.iter().map(|(name, _)| not_run(*name)).collect()
         };
-        layer.wall_seconds = started.elapsed().as_secs_f64();
-        if let (Some(lists), true) = (lists, layer.tests.is_empty()) {
+        share_time(&mut found, started.elapsed().as_secs_f64());
+        verdict.layers.append(&mut found);
+    }
+    for (name, _) in absent {
+        verdict
+            .layers
+            .push(layer(name, LayerOutcome::Absent, "no tests"));
+    }
+    verdict.layers.sort_by_key(|layer| layer.name);
+    for layer in &mut verdict.layers {
+        let Some((_, lists)) = all.iter().find(|(name, _)| *name == layer.name) else {
+            continue;
+        };
+        if layer.tests.is_empty() {
             let outcome = match layer.outcome {
                 LayerOutcome::Lost => TestOutcome::Lost,
                 _ => TestOutcome::NotRun,
             };
             layer.tests = ids(lists).map(|id| (id.clone(), outcome)).collect();
         }
-        verdict.layers.push(layer);
     }
     collect_lists(settings, &mut verdict);
     conclude(&mut verdict, failure.is_some());
     Graded { verdict, failure }
 }
 
-fn ids(lists: &TestLists) -> impl Iterator<Item = &TestId> {
+/// Gives the last layer of a run what the earlier ones did not take of its wall time.
+fn share_time(layers: &mut [Layer], seconds: f64) {
+    let earlier: f64 = layers.iter().map(|layer| layer.wall_seconds).sum();
+    if let Some(last) = layers
+        .iter_mut()
+        .rev()
+        .find(|layer| layer.outcome != LayerOutcome::NotRun)
+    {
+        last.wall_seconds += (seconds - earlier).max(0.0);
+    }
+}
+
+pub(super) fn ids(lists: &TestLists) -> impl Iterator<Item = &TestId> {
     lists.fail_to_pass.iter().chain(&lists.pass_to_pass)
 }
 
-fn layer(name: LayerName, outcome: LayerOutcome, detail: &str) -> Layer {
+pub(super) fn layer(name: LayerName, outcome: LayerOutcome, detail: &str) -> Layer {
     Layer {
         name,
         outcome,
@@ -288,366 +327,10 @@ fn conclude(verdict: &mut Verdict, lost: bool) {
         );
 }
 
-fn layer_word(name: LayerName) -> &'static str {
+pub(super) fn layer_word(name: LayerName) -> &'static str {
     match name {
         LayerName::Syntax => "syntax",
         LayerName::Public => "public",
         LayerName::Hidden => "hidden",
-    }
-}
-
-enum LayerEnd {
-    Lost(Failure),
-    Invalid(String),
-}
-
-impl From<Failure> for LayerEnd {
-    fn from(failure: Failure) -> Self {
-        LayerEnd::Lost(failure)
-    }
-}
-
-/// The names of the canaries, which nobody can guess, and whether each must pass.
-struct Canaries(BTreeMap<&'static str, String>);
-
-impl Canaries {
-    const ROLES: [(&'static str, bool); 7] = [
-        ("passes_first", true),
-        ("fails_assert", false),
-        ("fails_raise", false),
-        ("fails_raises", false),
-        ("fails_unittest", false),
-        ("fails_last", false),
-        ("passes_last", true),
-    ];
-
-    fn new() -> Result<Self, Failure> {
-        let mut names = BTreeMap::new();
-        for (role, _) in Self::ROLES {
-            names.insert(role, format!("test_{}", random_hex(6)?));
-        }
-        names.insert("module", format!("test_{}", random_hex(6)?));
-        Ok(Canaries(names))
-    }
-
-    /// What a run says about the runner itself. With `complete`, every canary must be there.
-    fn tripped(&self, tests: &BTreeMap<String, TestReport>, complete: bool) -> Option<String> {
-        for (role, must_pass) in Self::ROLES {
-            let suffix = format!("::{}", self.0[role]);
-            let found = tests.iter().find(|(id, _)| id.ends_with(&suffix));
-            let expected = if must_pass { "pass" } else { "fail" };
-            match found.map(|(_, report)| report.outcome()) {
-                Some(TestOutcome::Passed) if must_pass => {}
-                Some(TestOutcome::Failed) if !must_pass => {}
-                None | Some(TestOutcome::Lost) if !complete => {}
-                Some(outcome) => {
-                    return Some(format!("a test that must {expected} was {outcome:?}"));
-                }
-                None => return Some(format!("a test that must {expected} was not reported")),
-            }
-        }
-        None
-    }
-}
-
-fn run_tests(
-    request: &GradeRequest<'_>,
-    settings: &Settings<'_>,
-    changes: &Changes,
-    name: LayerName,
-    lists: &TestLists,
-    logs: &mut LogSink<'_>,
-) -> Result<(Layer, Vec<Tampering>), LayerEnd> {
-    let word = layer_word(name);
-    let task = request.task;
-    let mut state = changes.clone();
-    if name == LayerName::Hidden {
-        add_hidden_files(request, &mut state)?;
-    }
-    let mut files: Vec<String> = settings.test_files.to_vec();
-    for id in ids(lists) {
-        let file = id.as_str().split("::").next().unwrap_or_default();
-        if !files.iter().any(|known| known == file) {
-            files.push(file.to_owned());
-        }
-    }
-    let key = Key::new()?;
-    let canaries = Canaries::new()?;
-    let mut sandbox = request
-        .backend
-        .start(&sandbox_spec(request, word))
-        .map_err(|error| error.failure())?;
-    final_state::set_up(request, sandbox.as_mut())?;
-    final_state::lay(sandbox.as_mut(), &task.work_tree, &state).map_err(
-        |problem| match problem {
-            NoState::Broken(failure) => LayerEnd::Lost(failure),
-            NoState::Invalid(place) => LayerEnd::Invalid(place),
-            NoState::Empty => LayerEnd::Invalid("the submission changes nothing".into()),
-        },
-    )?;
-    let plan = serde_json::json!({
-        "key": key.to_hex(),
-        "work_tree": task.work_tree,
-        "arguments": settings.arguments,
-        "files": files,
-        "tests": ids(lists).collect::<Vec<_>>(),
-        "canaries": canaries.0,
-        "timeout_seconds": settings.timeout.as_secs_f64(),
-    });
-    let from = format!("/tmp/temper-grade-{}", random_hex(8)?);
-    let injected: Vec<_> = [
-        ("runner.py", RUNNER.to_owned()),
-        ("session.py", SESSION.to_owned()),
-        ("plan.json", plan.to_string()),
-    ]
-    .into_iter()
-    .map(|(name, content)| InjectedFile {
-        path: format!("{from}/{name}"),
-        content: Bytes(content.into_bytes()),
-        executable: false,
-    })
-    .collect();
-    sandbox
-        .write_files(&injected)
-        .map_err(|error| error.failure())?;
-    let mut command = Command::bash(
-        format!(
-            "{FIND_PYTHON}exec \"$python\" -I -S -B {}",
-            shell_quote(&format!("{from}/runner.py"))
-        ),
-        settings.timeout + GRACE,
-    );
-    command.directory = Some("/".into());
-    command.output_bytes = Some(OUTPUT_BYTES);
-    let execution = sandbox.exec(&command).map_err(|error| error.failure())?;
-    let run = Run::read(&execution.output, &key);
-    logs(word, &log_of(&run, &execution));
-    Ok(judge(
-        request, settings, name, lists, &run, &execution, &canaries,
-    )?)
-}
-
-/// Lays the hidden versions of the test files over the state.
-fn add_hidden_files(request: &GradeRequest<'_>, state: &mut Changes) -> Result<(), Failure> {
-    let Some(root) = &request.task.hidden_tests else {
-        return Ok(());
-    };
-    let broken = |message: String| Failure {
-        boundary: Boundary::Task,
-        class: "HiddenTests".into(),
-        message,
-        retryable: false,
-    };
-    let mut pending = vec![(root.clone(), String::new())];
-    while let Some((directory, prefix)) = pending.pop() {
-        let entries = std::fs::read_dir(&directory)
-            .map_err(|error| broken(format!("read {}: {error}", directory.display())))?;
-        for entry in entries {
-            let entry = entry.map_err(|error| broken(error.to_string()))?;
-            let Ok(name) = entry.file_name().into_string() else {
-                continue;
-            };
-            let below = format!("{prefix}{name}");
-            let kind = entry
-                .file_type()
-                .map_err(|error| broken(error.to_string()))?;
-            if kind.is_dir() {
-                pending.push((entry.path(), format!("{below}/")));
-            } else if kind.is_file() {
-                let path = TreePath::new(below).map_err(|error| broken(error.to_string()))?;
-                let content = final_state::read_entry(root, &path);
-                let Some(Entry::File { .. }) = content else {
-                    return Err(broken(format!("read hidden test file {path}")));
-                };
-                state.insert(path, content);
-            }
-        }
-    }
-    Ok(())
-}
-
-fn log_of(run: &Run, execution: &Execution) -> Vec<u8> {
-    match &run.end {
-        Some(end) => {
-            let mut log = b"(Failing tests in a file below the temporary directory are Temper's \
-                canaries: they must fail.)\n"
-                .to_vec();
-            log.extend_from_slice(&end.log);
-            log
-        }
-        None => execution
-            .output
-            .split_inclusive(|byte| *byte == b'\n')
-            .filter(|line| !line.starts_with(b"temper1 "))
-            .flatten()
-            .copied()
-            .collect(),
-    }
-}
-
-fn judge(
-    request: &GradeRequest<'_>,
-    settings: &Settings<'_>,
-    name: LayerName,
-    lists: &TestLists,
-    run: &Run,
-    execution: &Execution,
-    canaries: &Canaries,
-) -> Result<(Layer, Vec<Tampering>), Failure> {
-    if !run.ready {
-        let log = log_of(run, execution);
-        let class = if run.started {
-            "PytestMissing"
-        } else {
-            "RunnerStart"
-        };
-        return Err(Failure {
-            boundary: Boundary::Task,
-            class: class.into(),
-            message: format!(
-                "start pytest in the task's environment: {:?}: {}",
-                execution.status,
-                excerpt(&log)
-            ),
-            retryable: false,
-        });
-    }
-    let timed_out = execution.status == ExitStatus::TimedOut
-        || run.end.as_ref().is_some_and(|end| end.timed_out);
-    let broken = broken_because(run, execution, timed_out, settings.timeout);
-    if let (Some(detail), false) = (&broken, request.proven)
-        && (timed_out || run.finished == Some(4))
-    {
-        return Err(verifier_failure(
-            if timed_out {
-                "VerifierTimeout"
-            } else {
-                "RunnerUsage"
-            },
-            format!("{detail}; the task was not proven to run here"),
-            false,
-        ));
-    }
-    let mut tampering = Vec::new();
-    if let Some((count, first)) = &run.forged {
-        tampering.push(Tampering::PlantedResult {
-            path: format!("the runner's channel ({count} forged records, first {first:?})"),
-        });
-    }
-    let contradiction = run
-        .tests
-        .iter()
-        .find(|(_, report)| report.contradiction)
-        .map(|(id, _)| format!("{id} raised and was reported as passed"));
-    let subverted = run
-        .subverted
-        .as_ref()
-        .map(|what| format!("{what} was replaced while tests ran"))
-        .or(contradiction)
-        .or_else(|| canaries.tripped(&run.tests, broken.is_none()));
-    if let Some(detail) = &subverted {
-        tampering.push(Tampering::CanaryTripped {
-            detail: detail.clone(),
-        });
-    }
-    let tests: BTreeMap<TestId, TestOutcome> = ids(lists)
-        .map(|id| (id.clone(), outcome_of(id, run, broken.is_some())))
-        .collect();
-    let first_bad = tests.iter().find(|(_, outcome)| !passes(**outcome));
-    let n_bad = tests.values().filter(|outcome| !passes(**outcome)).count();
-    let detail = match (&subverted, &run.forged, broken, first_bad) {
-        (Some(detail), ..) => format!("the runner was subverted: {detail}"),
-        (None, Some(_), ..) => "results were forged on the runner's channel".to_owned(),
-        (None, None, Some(detail), _) => detail,
-        (None, None, None, Some((id, outcome))) => {
-            format!(
-                "{n_bad} of {} tests do not pass, first {id}: {outcome:?}",
-                tests.len()
-            )
-        }
-        (None, None, None, None) => {
-            let detail = format!("{} tests pass", tests.len());
-            return Ok((
-                Layer {
-                    tests,
-                    ..layer(name, LayerOutcome::Passed, &detail)
-                },
-                tampering,
-            ));
-        }
-    };
-    Ok((
-        Layer {
-            tests,
-            ..layer(name, LayerOutcome::Failed, &detail)
-        },
-        tampering,
-    ))
-}
-
-/// Why the session did not come to its end in order, or `None` if it did.
-fn broken_because(
-    run: &Run,
-    execution: &Execution,
-    timed_out: bool,
-    timeout: Duration,
-) -> Option<String> {
-    let during = run
-        .last_started
-        .as_ref()
-        .map_or("during collection".to_owned(), |id| format!("in {id}"));
-    match run.finished {
-        Some(0 | 1) => return None,
-        Some(2) => return Some(format!("the session was interrupted {during}")),
-        Some(3) => return Some("pytest reported an internal error".to_owned()),
-        Some(4) => return Some("pytest refused to start on this state".to_owned()),
-        Some(code) => return Some(format!("pytest ended with status {code}")),
-        None => {}
-    }
-    Some(if timed_out {
-        format!(
-            "no result after {} s: the time limit passed {during}",
-            timeout.as_secs_f64()
-        )
-    } else if execution.out_of_memory {
-        format!("the memory limit ended the runner {during}")
-    } else {
-        match &run.end {
-            Some(end) if end.code < 0 => {
-                format!("signal {} ended the runner {during}", -end.code)
-            }
-            Some(end) => format!("the runner exited with {} {during}", end.code),
-            None => format!(
-                "the runner's parent was ended ({:?}) {during}",
-                execution.status
-            ),
-        }
-    })
-}
-
-fn outcome_of(id: &TestId, run: &Run, broken: bool) -> TestOutcome {
-    if let Some(report) = run.tests.get(id.as_str()) {
-        return match report.outcome() {
-            // It was running when the session broke: whatever broke it happened in this test.
-            TestOutcome::Lost if run.last_started.as_deref() == Some(id.as_str()) => {
-                TestOutcome::Failed
-            }
-            outcome => outcome,
-        };
-    }
-    if run.last_started.as_deref() == Some(id.as_str()) {
-        return TestOutcome::Failed;
-    }
-    let in_broken_file = run.collection_errors.iter().any(|error| {
-        id.as_str()
-            .strip_prefix(error.as_str())
-            .is_some_and(|rest| rest.starts_with("::"))
-    });
-    if in_broken_file {
-        TestOutcome::Error
-    } else if broken {
-        TestOutcome::Lost
-    } else {
-        TestOutcome::NotSeen
     }
 }

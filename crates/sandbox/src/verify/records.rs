@@ -16,6 +16,8 @@ pub struct Run {
     pub started: bool,
     /// The child imported pytest, before any code under test.
     pub ready: bool,
+    /// The first source that does not parse, by its number, and why.
+    pub syntax: Option<(usize, String)>,
     /// Files that were given to pytest.
     pub files: Vec<String>,
     /// Results by test.
@@ -24,6 +26,8 @@ pub struct Run {
     pub collection_errors: Vec<String>,
     /// The test that was announced last.
     pub last_started: Option<String>,
+    /// Where a second layer began, if it did.
+    pub second_layer: Option<SecondLayer>,
     /// The session's own exit status, when it came to its end.
     pub finished: Option<i32>,
     /// Parts of the runner that were replaced while it ran.
@@ -43,6 +47,16 @@ pub struct End {
     pub code: i32,
     /// What it printed, the middle left out when there was much.
     pub log: Bytes,
+}
+
+/// The place in a session where its first layer was over.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct SecondLayer {
+    /// Whether the second layer's tests are left out, because the first does not hold.
+    pub stopped: bool,
+    /// Wall seconds since the session started.
+    #[serde(rename = "at")]
+    pub after_seconds: f64,
 }
 
 /// What became of one test, phase by phase.
@@ -98,6 +112,10 @@ impl TestReport {
 #[serde(tag = "t", rename_all = "kebab-case")]
 enum Record {
     Hello {},
+    Syntax {
+        i: usize,
+        problem: String,
+    },
     Ready {
         files: Vec<String>,
     },
@@ -115,6 +133,7 @@ enum Record {
         xfail: bool,
         raised: bool,
     },
+    Layer(SecondLayer),
     Subverted {
         what: String,
     },
@@ -147,6 +166,7 @@ impl Run {
     fn take(&mut self, record: Record) {
         match record {
             Record::Hello {} => self.started = true,
+            Record::Syntax { i, problem } => self.syntax = Some((i, problem)),
             Record::Ready { files } => {
                 self.ready = true;
                 self.files = files;
@@ -165,6 +185,9 @@ impl Run {
                 .entry(id)
                 .or_default()
                 .add(&when, &outcome, xfail, raised),
+            Record::Layer(layer) => {
+                self.second_layer.get_or_insert(layer);
+            }
             Record::Subverted { what } => self.subverted = Some(what),
             Record::Finish { exit } => self.finished = Some(exit),
             Record::Forged { count, first } => {

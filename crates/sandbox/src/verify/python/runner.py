@@ -1,16 +1,19 @@
 """The trusted parent of a pytest run.
 
-It never imports code under test. It reads its plan and key, removes them from disk, starts
-`session.py` in a child whose output it drains, checks every record that the child sends, and
-relays the records to Temper on its own standard output, which the child does not hold. Each line
-is `temper1 MAC JSON`, where MAC is HMAC-SHA256 under the key, and the records are numbered.
+It never imports code under test. It reads its plan and key, removes them from disk, has a fork of
+itself parse the files that the submission wrote, starts `session.py` in a child whose output it
+drains, checks every record that the child sends, and relays the records to Temper on its own
+standard output, which the child does not hold. Each line is `temper1 MAC JSON`, where MAC is
+HMAC-SHA256 under the key, and the records are numbered.
 """
 
+import ast
 import base64
 import hashlib
 import hmac
 import json
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -22,6 +25,7 @@ MAX_LINE = 1 << 20
 MAX_RECORD_BYTES = 48 << 20
 # All results are in by then; code that runs at exit must not hold up the verdict.
 AFTER_FINISH_SECONDS = 5
+PARSE_SECONDS = 120
 
 # The child reads its program and secrets from standard input before anything else is on its
 # module path: the work tree must not be able to shadow a module that is imported this early.
@@ -52,12 +56,84 @@ class Relay:
             line = line[os.write(1, line):]
 
 
+class Parser:
+    """A process that parses files and runs nothing of them. It is forked before this one knows the
+    key, because a file can be made to break the parser, and waits for its turn."""
+
+    def __init__(self, sources):
+        self.n_sources = len(sources)
+        turn_in, self.turn = os.pipe()
+        self.lines, lines_out = os.pipe()
+        self.pid = os.fork()
+        if self.pid:
+            os.close(turn_in)
+            os.close(lines_out)
+            return
+        try:
+            os.close(self.turn)
+            os.close(self.lines)
+            null = os.open(os.devnull, os.O_RDWR)
+            for descriptor in (0, 1, 2):
+                os.dup2(null, descriptor)
+            os.read(turn_in, 1)
+            for source in sources:
+                os.write(lines_out, problem_of(source))
+        finally:
+            os._exit(0)
+
+    def go(self, relay):
+        """Whether all files parse. The process is believed in what it says of them, no more."""
+        os.close(self.turn)
+        deadline = time.monotonic() + PARSE_SECONDS
+        text = b""
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.lines], [], [], left)[0]:
+                os.kill(self.pid, signal.SIGKILL)
+                break
+            data = os.read(self.lines, 1 << 16)
+            if not data:
+                break
+            text += data
+        os.waitpid(self.pid, 0)
+        os.close(self.lines)
+        n_parsed = 0
+        for line in text.split(b"\n")[:-1]:
+            if not line:
+                n_parsed += 1
+                continue
+            problem = line.decode("utf-8", "replace")
+            relay.send({"t": "syntax", "i": n_parsed, "problem": problem})
+            return False
+        if n_parsed < self.n_sources:
+            problem = "the parser did not survive it"
+            relay.send({"t": "syntax", "i": n_parsed, "problem": problem})
+            return False
+        return True
+
+
+def problem_of(source):
+    """One line: empty when the source parses."""
+    problem = ""
+    try:
+        compile(source, "<source>", "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    except SyntaxError as error:
+        problem = "line %s: %s" % (error.lineno, error.msg)
+    except (ValueError, RecursionError, MemoryError) as error:
+        problem = "%s: %s" % (type(error).__name__, error)
+    # So short that it is written to a pipe whole or not at all.
+    return " ".join(problem.split())[:300].encode("utf-8", "replace") + b"\n"
+
+
 class Child:
     """Checks what the child sends. After `finish` nothing more is accepted."""
 
-    def __init__(self, key, relay):
+    def __init__(self, key, relay, n_layers):
         self.key = key
         self.relay = relay
+        self.n_layers = n_layers
+        self.n_begun = 1
+        self.started = time.monotonic()
         self.buffer = b""
         self.number = 0
         self.n_bytes = 0
@@ -86,6 +162,9 @@ class Child:
             return
         self.number += 1
         record = json.loads(payload)
+        if record.get("t") == "layer":
+            self.n_begun = min(self.n_begun + 1, self.n_layers)
+            record["at"] = time.monotonic() - self.started
         self.relay.send(record)
         self.finished = record.get("t") == "finish"
 
@@ -132,6 +211,11 @@ def close_to_others():
 
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
+    sources = []
+    while os.path.exists(os.path.join(here, "source-%d" % len(sources))):
+        with open(os.path.join(here, "source-%d" % len(sources)), "rb") as file:
+            sources.append(file.read())
+    parser = Parser(sources) if sources else None
     with open(os.path.join(here, "plan.json"), "rb") as file:
         plan = json.load(file)
     with open(os.path.join(here, "session.py"), "r") as file:
@@ -141,8 +225,9 @@ def main():
     os.rmdir(here)
     relay = Relay(bytes.fromhex(plan.pop("key")))
     close_to_others()
-    deadline = time.monotonic() + plan["timeout_seconds"]
     relay.send({"t": "hello", "python": sys.version.split()[0]})
+    if parser and not parser.go(relay):
+        return
 
     environment = dict(os.environ)
     python_path = environment.pop("PYTHONPATH", "")
@@ -177,7 +262,9 @@ def main():
     except BrokenPipeError:
         pass
 
-    child = Child(key, relay)
+    child = Child(key, relay, len(plan["layers"]))
+    n_begun = child.n_begun
+    deadline = child.started + plan["timeout_seconds"]
     log = Log()
     selector = selectors.DefaultSelector()
     for descriptor, sink in ((records_in, child.feed), (output_in, log.feed)):
@@ -204,6 +291,9 @@ def main():
                 event.data(data)
             else:
                 selector.unregister(event.fd)
+        if child.n_begun > n_begun:
+            n_begun = child.n_begun
+            deadline = time.monotonic() + plan["timeout_seconds"]
         if child.finished and not finishing:
             finishing = True
             deadline = min(deadline, time.monotonic() + AFTER_FINISH_SECONDS)

@@ -149,6 +149,7 @@ def watched_functions():
 
 
 SNAPSHOT = list(watched_functions())
+run_test = _pytest.runner.runtestprotocol
 BUILTINS = dict(vars(builtins))
 
 
@@ -205,11 +206,16 @@ def {fails_last}():
     assert value["a"] == 2, "a canary fails"
 
 
+def {passes_between}():
+    assert "ab" == "a" + "b"
+
+
 def {passes_last}():
     with pytest.raises(KeyError):
         {{}}["a"]
 """
 FIRST = ("passes_first", "fails_assert")
+BETWEEN = "passes_between"
 LAST = ("fails_raise", "fails_raises", "fails_unittest", "fails_last", "passes_last")
 
 
@@ -241,11 +247,32 @@ def make_canaries(session):
         function = getattr(module_object, names[role])
         return pytest.Function.from_parent(module, name=names[role], callobj=function)
 
-    return [item(role) for role in FIRST], [item(role) for role in LAST]
+    return [item(role) for role in FIRST], item(BETWEEN), [item(role) for role in LAST]
 
 
 def text(value):
     return str(value).encode("utf-8", "backslashreplace").decode()
+
+
+class Layer:
+    """The tests of one layer, and what they did so far."""
+
+    def __init__(self, tests):
+        self.tests = set(tests)
+        self.held = set()
+        self.failed = set()
+
+    def note(self, test, report):
+        xfail = hasattr(report, "wasxfail")
+        if report.outcome == "skipped" and xfail:
+            self.held.add(test)
+        elif report.outcome != "passed" or (xfail and report.when == "call"):
+            self.failed.add(test)
+        elif report.when == "call":
+            self.held.add(test)
+
+    def holds(self):
+        return self.tests <= self.held - self.failed
 
 
 class Recorder:
@@ -253,20 +280,61 @@ class Recorder:
 
     def __init__(self):
         self.subverted = False
+        self.layers = [Layer(tests) for tests in PLAN["layers"]]
+        # Items by identity: what a test file defines can say of any two that they are equal.
+        self.layer_of = {}
+        self.between = None
+        self.stopped = False
+        self.wanted = {}
+        for layer in self.layers:
+            for name in layer.tests:
+                parts = name.partition("[")[0].split("::")
+                for depth in range(1, len(parts)):
+                    self.wanted.setdefault("::".join(parts[:depth]), set()).add(parts[depth])
 
     def check(self, what):
         if what and not self.subverted:
             self.subverted = True
             SEND({"t": "subverted", "what": what})
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makeitem(self, collector, name, obj):
+        # What the task does not list decides nothing, and parametrizing it can take long.
+        names = self.wanted.get(text(collector.nodeid))
+        if names is not None and text(name) not in names:
+            return []
+        return None
+
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, session, items):
         yield
-        first, last = make_canaries(session)
+        first, between, last = make_canaries(session)
         SEND({"t": "collected", "count": len(items)})
-        # What the task does not list decides nothing, and can take long.
-        listed = set(PLAN["tests"])
-        items[:] = first + [item for item in items if text(item.nodeid) in listed] + last
+        chosen = []
+        for number, layer in enumerate(self.layers):
+            if number:
+                self.between = between
+                chosen.append(between)
+            for item in items:
+                if text(item.nodeid) in layer.tests:
+                    self.layer_of[id(item)] = number
+                    chosen.append(item)
+        items[:] = first + chosen + last
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item, nextitem):
+        if item is self.between:
+            where = {"nodeid": item.nodeid, "location": item.location}
+            item.ihook.pytest_runtest_logstart(**where)
+            # No next item: fixtures of the whole session end with their layer.
+            run_test(item, nextitem=None)
+            item.ihook.pytest_runtest_logfinish(**where)
+            self.stopped = PLAN["stop_early"] and not self.layers[0].holds()
+            SEND({"t": "layer", "stopped": self.stopped})
+            return True
+        if self.stopped and self.layer_of.get(id(item)) == 1:
+            return True
+        return None
 
     def pytest_collectreport(self, report):
         if report.failed:
@@ -281,6 +349,9 @@ class Recorder:
         outcome = yield
         report = outcome.get_result()
         self.check(replaced_function())
+        layer = self.layer_of.get(id(item))
+        if layer is not None:
+            self.layers[layer].note(text(report.nodeid), report)
         SEND(
             {
                 "t": "report",
