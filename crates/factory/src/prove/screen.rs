@@ -20,7 +20,8 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScreenOptions {
-    /// Affected tests that are run, the nearest first.
+    /// Affected tests that are run, the nearest first: as many as a task's lists hold by default, and a
+    /// few more for the audit.
     pub max_tests: usize,
     /// A test may take this many times what it took when it was measured.
     pub timeout_factor: f64,
@@ -35,7 +36,7 @@ pub struct ScreenOptions {
 impl Default for ScreenOptions {
     fn default() -> Self {
         ScreenOptions {
-            max_tests: 300,
+            max_tests: 150,
             timeout_factor: 10.0,
             timeout_seconds: 1.0,
             memory_bytes: 1 << 30,
