@@ -1,10 +1,12 @@
-//! Packs the shipped suites, so that the binary needs no files beside it.
+//! Packs the shipped suites, so that the binary needs no files beside it, and notes the commit that
+//! the sources are at.
 
 use std::{
     env,
     error::Error,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 /// The suites, and what of their directories belongs to them.
@@ -17,11 +19,36 @@ const SUITES: [(&str, &[&str]); 2] = [
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let suites = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../../suites");
+    let root = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../..");
+    println!("cargo::rustc-env=TEMPER_COMMIT={}", commit(&root));
+    let suites = root.join("suites");
     for (name, parts) in SUITES {
         pack(&suites.join(name), parts, name)?;
     }
     Ok(())
+}
+
+/// The commit that is checked out, or `unknown` without git. Changes that are not committed are not
+/// seen: they would have to be looked for at every build.
+fn commit(root: &Path) -> String {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git")
+            .arg("-C")
+            .arg(root)
+            .args(arguments)
+            .output()
+            .ok()?;
+        let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+        (output.status.success() && !text.is_empty()).then_some(text)
+    };
+    // A line is added to it whenever another commit is checked out or made.
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
+        let log = root.join(log);
+        if log.is_file() {
+            println!("cargo::rerun-if-changed={}", log.display());
+        }
+    }
+    git(&["rev-parse", "HEAD"]).unwrap_or_else(|| "unknown".into())
 }
 
 fn pack(suite: &Path, parts: &[&str], name: &str) -> Result<(), Box<dyn Error>> {

@@ -81,6 +81,7 @@ fn main() {
         demand: Demand::default(),
         network: Network::None,
         wall_limit: Duration::from_secs(600),
+        deadline: None,
         seed: 0,
         cancel: &cancel,
         is_job_limit: &|_| false,

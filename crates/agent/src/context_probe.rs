@@ -25,8 +25,8 @@ use crate::model::{Model, ModelRequest, retry::Clock};
 
 pub use prompt::{MAX_COUNTS, Prompt, PromptError, PromptMaker, Slopes};
 pub use record::{
-    AnswerRecord, LevelRecord, Listing, NeedleRecord, Outcome, Phase, ProbeRecord, ProbeSettings,
-    PromptRecord, RecordError, ServerFacts,
+    AnswerRecord, LevelRecord, Listing, NeedleRecord, OtherCheckpoint, Outcome, Phase, ProbeRecord,
+    ProbeSettings, PromptRecord, RecordError, ServerFacts,
 };
 
 /// Counts the tokens of a conversation that ends where the model is to answer.

@@ -57,6 +57,8 @@ pub struct TrialContext<'a> {
     pub network: Network,
     /// Wall-clock limit of one trial's loop.
     pub wall_limit: Duration,
+    /// When the job's own wall time ends; a trial is cut off there in the middle of a command.
+    pub deadline: Option<Instant>,
     /// The job's seed.
     pub seed: u64,
     /// Stops everything.
@@ -383,7 +385,13 @@ impl Attempt<'_> {
             variables: rollout::task_variables(&prepared.task.statement, &prepared.work_tree),
             directory: Some(&prepared.work_tree),
             seed: self.key.seed(context.seed),
-            deadline: Instant::now().checked_add(context.wall_limit),
+            deadline: [
+                Instant::now().checked_add(context.wall_limit),
+                context.deadline,
+            ]
+            .into_iter()
+            .flatten()
+            .min(),
             cancel: context.cancel,
             now: &|| (context.now)(),
             count_tokens: None,

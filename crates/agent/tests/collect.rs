@@ -177,6 +177,7 @@ impl Place {
             demand: Demand::default(),
             network: Network::None,
             wall_limit: Duration::from_secs(120),
+            deadline: None,
             seed: 1,
             cancel: &self.cancel,
             is_job_limit: &|_| false,

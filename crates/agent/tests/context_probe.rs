@@ -49,6 +49,7 @@ impl Bench {
             base_url: self.server.url(),
             model: "m".into(),
             tokenizer_digest: Digest::of(b"four bytes"),
+            config_digest: Some(Digest::of_value(&json!({"model_type": "m"}))),
             levels: self.levels.clone(),
             output_tokens: 64,
             window: self.window,
@@ -420,6 +421,36 @@ fn a_file_of_another_probe_is_not_gone_on_with() {
     fs::write(bench.file(), "{\"format\": 2}").unwrap();
     let error = bench.probe(None, &mut |_| {}).unwrap_err().to_string();
     assert!(error.contains("format 2"), "{error}");
+}
+
+/// A probe decides for the checkpoint that it was made with, and for no other.
+#[test]
+fn a_record_speaks_for_its_own_checkpoint_and_names_what_was_refused() {
+    let mut bench = Bench::new(vec![
+        Answer::By(correct),
+        Answer::By(rejecting_like_new_vllm),
+    ]);
+    bench.levels = vec![2000, 45_000];
+    let record = bench.run();
+    record
+        .check_checkpoint(&json!({"model_type": "m"}))
+        .unwrap();
+    let other = record
+        .check_checkpoint(&json!({"model_type": "m", "rope_theta": 1e6}))
+        .unwrap_err();
+    assert_eq!(other.found, record.settings.config_digest);
+    assert_ne!(other.found, Some(other.wanted));
+    // The server's limit is 40,960.
+    assert_eq!(record.refused_within(40_960), None);
+    assert_eq!(
+        record.refused_within(65_536).map(|level| level.level),
+        Some(45_000)
+    );
+    // A tokenizer without a configuration beside it says nothing of the checkpoint.
+    let mut silent = record.clone();
+    silent.settings.config_digest = None;
+    let error = silent.check_checkpoint(&json!({"model_type": "m"}));
+    assert!(error.unwrap_err().to_string().contains("digest unknown"));
 }
 
 /// A file that the first format's program wrote is read as it stands.

@@ -214,6 +214,21 @@ impl Agent {
         })
     }
 
+    /// The same agent, for which Temper's own profile takes the engine's window where that is less
+    /// than the profile asks for, as a recorded override. The engine's window is Temper's own
+    /// doing; the published profile stands for what others did and does not follow.
+    pub fn following_engine(mut self, profile: &ResolvedProfile) -> Self {
+        let wanted = profile.settings().context_tokens.map(u64::from);
+        if let (Some(_), Some(engine), Some(wanted)) = (&self.engine, self.server_context, wanted)
+            && profile.kind() == ProfileName::ProjectHardened
+            && !profile.overrides().contains_key(CONTEXT_KEY)
+            && engine < wanted
+        {
+            self.overrides.push((CONTEXT_KEY.to_owned(), engine.into()));
+        }
+        self
+    }
+
     /// The profile as this agent runs under it.
     pub fn profile(&self, profile: &ResolvedProfile) -> Result<ResolvedProfile, CliError> {
         if self.overrides.is_empty() {
@@ -292,7 +307,7 @@ fn agent_name(name: &str) -> Result<AgentName, CliError> {
 }
 
 /// The profile's key of the context that prompt and reply share.
-const CONTEXT_KEY: &str = "temper.context_tokens";
+pub const CONTEXT_KEY: &str = "temper.context_tokens";
 
 /// A model in this process. Its replies have no price.
 fn embedded(
@@ -314,19 +329,9 @@ fn embedded(
     let name = embedded.name.clone();
     let engine = Arc::clone(&embedded.engine);
     let policy = Arc::new(embedded.into_policy()?);
-    let context_tokens = policy.context_tokens() as u64;
     let mut agent = Agent::of_policy(&name, policy, engine, None, &args.sampling)?;
     agent.model = identity;
-    // The engine's window is Temper's own doing, so Temper's own profile follows it; the published
-    // one stands for what others did and does not.
-    if profile.kind() == ProfileName::ProjectHardened
-        && !profile.overrides().contains_key(CONTEXT_KEY)
-        && wanted.is_some_and(|wanted| context_tokens < u64::from(wanted))
-    {
-        let follow = (CONTEXT_KEY.to_owned(), context_tokens.into());
-        agent.overrides.push(follow);
-    }
-    Ok(agent)
+    Ok(agent.following_engine(profile))
 }
 
 fn open_ai(

@@ -233,14 +233,17 @@ impl EngineArgs {
         self.open_with(&device, model, sequences, wanted_context)
     }
 
-    /// As [`EngineArgs::open`], on a device that is open.
+    /// As [`EngineArgs::open_for`], on a device that is open; without a wanted context it is that
+    /// of [`EngineArgs::open`].
     pub fn open_on(
         &self,
         device: &Chosen,
         model: &Located,
         sequences: usize,
+        wanted_context: Option<usize>,
     ) -> Result<Embedded, CliError> {
-        self.open_with(device, model, sequences, DEFAULT_CONTEXT)
+        let wanted_context = wanted_context.unwrap_or(DEFAULT_CONTEXT);
+        self.open_with(device, model, sequences, wanted_context)
     }
 
     fn open_with(

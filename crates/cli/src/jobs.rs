@@ -95,6 +95,7 @@ pub fn run(request: &Request<'_>) -> Result<Done, CliError> {
         demand: request.sandboxes.demand.clone(),
         network: request.sandboxes.network,
         wall_limit: Duration::from_secs(request.trials.trial_timeout),
+        deadline: ledger.deadline(),
         seed: request.trials.seed,
         cancel,
         is_job_limit: &|limit| {

@@ -13,6 +13,9 @@ use crate::{
 pub struct Machine {
     /// Temper's version.
     pub temper: &'static str,
+    /// The commit that was checked out when it was built, `unknown` without git. Changes on top of
+    /// it do not show.
+    pub commit: &'static str,
     /// `linux`
     pub operating_system: &'static str,
     /// Release of the kernel.
@@ -51,6 +54,7 @@ pub fn describe(places: &Places) -> Machine {
         .unwrap_or_default();
     Machine {
         temper: env!("CARGO_PKG_VERSION"),
+        commit: env!("TEMPER_COMMIT"),
         operating_system: std::env::consts::OS,
         kernel: line("/proc/sys/kernel/osrelease"),
         architecture: std::env::consts::ARCH,

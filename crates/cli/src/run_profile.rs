@@ -38,6 +38,13 @@ pub fn begin(request: &Request<'_>, plan: &Plan) -> Result<(), CliError> {
     let job = job::prepare(plan)?;
     let mut n_finished_before = 0;
     job.for_each_trial(|_| n_finished_before += 1)?;
+    let image_contents_digest = image_contents(request)?;
+    for session in job.sessions()? {
+        check_images(
+            &session.operation.image_contents_digest,
+            &image_contents_digest,
+        )?;
+    }
     let profile = RunProfile {
         format: RunProfile::FORMAT,
         identity: identity(request),
@@ -48,6 +55,7 @@ pub fn begin(request: &Request<'_>, plan: &Plan) -> Result<(), CliError> {
             redo_lost: request.trials.redo_lost,
             shard: request.shard.map(|shard| shard.to_string()),
             n_finished_before,
+            image_contents_digest,
             machine: json!(machine::describe(request.places)),
         },
     };
@@ -56,6 +64,47 @@ pub fn begin(request: &Request<'_>, plan: &Plan) -> Result<(), CliError> {
         output::note(&format!("RUN_PROFILE {}", json!(profile)));
     }
     Ok(())
+}
+
+/// Over the contents of the tasks' images, by task; unknown unless each is there.
+fn image_contents(request: &Request<'_>) -> Result<Known<Digest>, CliError> {
+    let mut contents = BTreeMap::new();
+    for (id, image) in images(request.suite) {
+        match request.sandboxes.backend.image_contents(image)? {
+            Some(digest) => contents.insert(id, digest),
+            None => return Ok(Known::unknown()),
+        };
+    }
+    Ok((!contents.is_empty())
+        .then(|| Digest::of_value(&contents))
+        .into())
+}
+
+/// Names of the tasks' images, by task.
+fn images(suite: &PreparedSuite) -> BTreeMap<String, &str> {
+    suite
+        .iter()
+        .filter_map(|(task, _)| match &task.environment {
+            Environment::Image { image, .. } => Some((task.id.to_string(), image.as_str())),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Refuses to go on with a job in images of other contents; what is not known contradicts nothing.
+fn check_images(before: &Known<Digest>, now: &Known<Digest>) -> Result<(), CliError> {
+    match (before.value(), now.value()) {
+        (Some(before), Some(now)) if before != now => Err(CliError::new(
+            exit_code::JOB_DIFFERS,
+            format!(
+                "go on with the job: its images have other contents by now, {} in place of {}",
+                now.short(),
+                before.short()
+            ),
+        )
+        .hint("choose another directory for the job, or put the images of then in place")),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses context lengths that differ, unless the user lets them.
@@ -172,13 +221,7 @@ fn runtime(suite: &PreparedSuite, sandboxes: &Sandboxes) -> RuntimeIdentity {
             Some((task.id.to_string(), &prepared.environment_digest))
         })
         .collect();
-    let images: BTreeMap<String, &str> = suite
-        .iter()
-        .filter_map(|(task, _)| match &task.environment {
-            Environment::Image { image, .. } => Some((task.id.to_string(), image.as_str())),
-            _ => None,
-        })
-        .collect();
+    let images = images(suite);
     RuntimeIdentity {
         backend: sandboxes.backend.name().to_owned(),
         environment_digest: environments.map(|all| Digest::of_value(&all)).into(),
@@ -448,5 +491,24 @@ fn of_audit(audit: &Value, evidence: ModelEvidence) -> ModelIdentity {
             Value::Null => Known::unknown(),
             rope => Known::Is(rope.clone()),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_may_become_known_and_may_not_change() {
+        let one = Known::Is(Digest::of(b"one"));
+        let other = Known::Is(Digest::of(b"other"));
+        let unknown = Known::unknown();
+        for (before, now) in [(&one, &one), (&unknown, &one), (&one, &unknown)] {
+            assert!(check_images(before, now).is_ok());
+        }
+        let refused = check_images(&one, &other).map_err(|error| (error.code, error.message));
+        let (code, message) = refused.unwrap_err();
+        assert_eq!(code, exit_code::JOB_DIFFERS);
+        assert!(message.contains("other contents"), "{message}");
     }
 }

@@ -187,6 +187,11 @@ pub struct RunOperation {
     pub shard: Option<String>,
     /// Trials that were on disk already when the process started.
     pub n_finished_before: u64,
+    /// Over what the container engine calls the contents of each task's image when the process
+    /// starts, by task. Unknown where the tasks use none, where the sandbox is no engine, and where
+    /// an image was not there: it is never made from names.
+    #[serde(default = "Known::unknown")]
+    pub image_contents_digest: Known<Digest>,
     /// Versions and hardware of the machine that Temper ran on. A server's own are not among them.
     pub machine: Value,
 }

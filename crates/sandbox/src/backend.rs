@@ -14,6 +14,13 @@ pub trait Backend: Send + Sync {
     /// Which protections are in force on this machine; probed, not assumed.
     fn protections(&self) -> Result<Protections, SandboxError>;
 
+    /// What identifies the contents of an image by this name, as it is now; `None` where it is not
+    /// there, or where this kind of sandbox knows no images.
+    fn image_contents(&self, name: &str) -> Result<Option<String>, SandboxError> {
+        let _ = name;
+        Ok(None)
+    }
+
     /// Starts a sandbox. Refuses with [`SandboxError::Refused`] when a demanded protection does
     /// not hold.
     fn start(&self, spec: &SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError>;

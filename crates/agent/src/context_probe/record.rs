@@ -45,6 +45,10 @@ pub struct ProbeSettings {
     pub model: String,
     /// Of the tokens and the chat template that count.
     pub tokenizer_digest: Digest,
+    /// Of the configuration beside the tokenizer, by value: of which checkpoint the probe is.
+    /// Absent where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_digest: Option<Digest>,
     /// Prompt lengths, in tokens.
     pub levels: Vec<u64>,
     /// Limit of each answer, in tokens.
@@ -234,6 +238,32 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// Whether the server refused the prompt, cut it or did not understand it.
+    pub fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Outcome::Rejected { .. }
+                | Outcome::Truncated { .. }
+                | Outcome::BeyondWindow { .. }
+                | Outcome::Nonsense
+        )
+    }
+}
+
+/// A record is of another checkpoint, or does not say of which.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "use the probe for this checkpoint: the configuration beside its tokenizer has digest {}, this one has {wanted}",
+    .found.as_ref().map_or_else(|| "unknown".to_owned(), Digest::to_string)
+)]
+pub struct OtherCheckpoint {
+    /// Of the record.
+    pub found: Option<Digest>,
+    /// Of the checkpoint that is planned for.
+    pub wanted: Digest,
+}
+
 /// Why a record cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -319,16 +349,39 @@ impl ProbeRecord {
         for level in answered {
             match &level.outcome {
                 Some(Outcome::Accepted) if is_longer(level) => verdict = Some(true),
-                Some(
-                    Outcome::Rejected { .. }
-                    | Outcome::Truncated { .. }
-                    | Outcome::BeyondWindow { .. }
-                    | Outcome::Nonsense,
-                ) if verdict.is_none() => verdict = Some(false),
+                Some(outcome) if outcome.is_refusal() && verdict.is_none() => {
+                    verdict = Some(false);
+                }
                 _ => {}
             }
         }
         verdict
+    }
+
+    /// The shortest level within `window` tokens that the server refused, cut or did not
+    /// understand; `None` when there is none.
+    pub fn refused_within(&self, window: u64) -> Option<&LevelRecord> {
+        let is_refused = |level: &&LevelRecord| {
+            level.level <= window && level.outcome.as_ref().is_some_and(Outcome::is_refusal)
+        };
+        let refused = self.levels.iter().filter(is_refused);
+        refused.min_by_key(|level| level.level)
+    }
+
+    /// Refuses a record that is of another checkpoint than the one whose configuration this is, or
+    /// that does not say of which.
+    ///
+    /// What a server holds is not known by that: the record shows which tokenizer and configuration
+    /// its counts were compared with.
+    pub fn check_checkpoint(&self, config: &Value) -> Result<(), OtherCheckpoint> {
+        let wanted = Digest::of_value(config);
+        match &self.settings.config_digest {
+            Some(found) if *found == wanted => Ok(()),
+            found => Err(OtherCheckpoint {
+                found: found.clone(),
+                wanted,
+            }),
+        }
     }
 
     /// Whether every level was accepted.

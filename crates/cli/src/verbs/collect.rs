@@ -183,6 +183,7 @@ pub fn collect_into(request: &Request<'_>) -> Result<Collected, CliError> {
         demand: sandboxes.demand.clone(),
         network: sandboxes.network,
         wall_limit: Duration::from_secs(trials.trial_timeout),
+        deadline: None,
         seed: trials.seed,
         cancel,
         is_job_limit: &|_| false,
@@ -219,6 +220,7 @@ pub fn collect_into(request: &Request<'_>) -> Result<Collected, CliError> {
         tasks: BTreeMap::new(),
         limits: sandboxes.limits.clone(),
         demand: sandboxes.demand.clone(),
+        deadline: ledger.deadline(),
         is_job_limit: &is_job_limit,
         ..context
     };

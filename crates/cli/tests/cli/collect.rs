@@ -69,3 +69,37 @@ fn candidates_are_collected_once_and_held_out_tasks_never() {
         assert!(refused.stderr.contains(words), "{}", refused.stderr);
     }
 }
+
+#[test]
+fn a_teacher_spends_no_more_money_than_it_may() {
+    let workspace = training(1);
+    let replies = [bash("ls"), bash("echo yes > answer.txt"), submit()];
+    let replies: Vec<&str> = replies.iter().map(String::as_str).collect();
+    let teacher = workspace.priced_script("priced", &replies, 0.01);
+    let collect = |dollars: &str| {
+        workspace.run(&[
+            "collect",
+            "--suite",
+            "suite",
+            "--teacher",
+            &teacher,
+            "-o",
+            "candidates",
+            "-k",
+            "2",
+            "-j",
+            "1",
+            "--max-cost",
+            dollars,
+            "--format",
+            "json",
+        ])
+    };
+    // A candidate takes three calls; the second one is cut off in the middle and is none.
+    let cut = collect("0.05").expect(9);
+    assert!(cut.stderr.contains("the budget is spent"), "{}", cut.stderr);
+    assert_eq!(cut.json()["n_candidates"], 1);
+    let whole = collect("1").expect(0).json();
+    assert_eq!(whole["n_candidates"], 2);
+    assert_eq!(whole["saved"]["trials"], 0.5);
+}

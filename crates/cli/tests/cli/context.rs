@@ -304,6 +304,12 @@ fn a_probe_that_was_killed_shows_where_it_stood_and_goes_on() {
     let workspace = Workspace::new(0);
     let model = workspace.path("model");
     write_model(&model);
+    // Two readings: 2,048 tokens as declared, 8,192 as scaled.
+    let config = qwen3_8b(json!({
+        "max_position_embeddings": 2048,
+        "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048},
+    }));
+    write(&workspace, "model/config.json", &config);
     // An older server, whose list names no window.
     let server = Loopback::start(&model, None, &[1]);
     let arguments = [
@@ -359,21 +365,42 @@ fn a_probe_that_was_killed_shows_where_it_stood_and_goes_on() {
     other.extend(["--seed", "1"]);
     let ran = workspace.run(&other).expect(6);
     assert!(ran.stderr.contains("seed 0, not 1"), "{}", ran.stderr);
-    // The record decides what a configuration leaves open.
-    let config = qwen3_8b(json!({
-        "max_position_embeddings": 2048,
-        "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048},
-    }));
-    let path = write(&workspace, "open/config.json", &config);
-    let plan = ["context", "plan", &path, "--window", "4096"];
-    workspace.run(&plan).expect(7);
-    let mut decided = plan.to_vec();
-    decided.extend(["--probe", "probe.json"]);
-    let ran = workspace.run(&decided).expect(0);
+    // The record decides what a configuration leaves open, if it is of this checkpoint.
+    let plan = |model: &str, probe: &str, code| {
+        let plan = ["context", "plan", model, "--window", "4096"];
+        workspace
+            .run(&plan)
+            .expect(if model == "model" { 7 } else { 0 });
+        let decided = [&plan[..], &["--probe", probe]].concat();
+        workspace.run(&decided).expect(code)
+    };
+    let ran = plan("model", "probe.json", 0);
     assert!(
         ran.stdout.contains("takes the longer reading"),
         "{}",
         ran.stdout
+    );
+    let other = write(
+        &workspace,
+        "other/config.json",
+        &qwen3_8b(json!({"max_position_embeddings": 4096})),
+    );
+    let refused = plan(&other, "probe.json", 6);
+    for words in ["use the probe for this checkpoint", "hint: "] {
+        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    }
+    // Nor does a record whose tokenizer had no configuration beside it.
+    let mut silent = record.clone();
+    silent["settings"]
+        .as_object_mut()
+        .unwrap()
+        .remove("config_digest");
+    fs::write(workspace.path("silent.json"), silent.to_string()).unwrap();
+    let refused = plan("model", "silent.json", 6);
+    assert!(
+        refused.stderr.contains("has digest unknown"),
+        "{}",
+        refused.stderr
     );
 }
 
@@ -454,5 +481,13 @@ fn tempers_own_server_counts_as_its_tokenizer_does() {
             .as_u64()
             .unwrap()
             <= 2048 - 16
+    );
+    // A window that is the checkpoint's own is not assured by a server that did not take it.
+    let plan = ["context", "plan", "model", "--window", "2048"];
+    workspace.run(&plan).expect(0);
+    let probed = [&plan[..], &["--probe", "probe.json", "--format", "json"]].concat();
+    assert_eq!(
+        workspace.run(&probed).expect(7).json()["probe"]["refused"],
+        1000
     );
 }

@@ -293,6 +293,86 @@ fn an_experiment_is_followed_to_one_test_of_each_arm() {
     );
 }
 
+/// The events of an experiment's record, by kind.
+fn kinds(workspace: &Workspace, experiment: &str) -> Vec<String> {
+    let record = fs::read_to_string(workspace.path(&format!("{experiment}/record.jsonl"))).unwrap();
+    let kind = |line: &str| {
+        let event: Value = serde_json::from_str(line).unwrap();
+        event["what"]["kind"].as_str().unwrap().to_owned()
+    };
+    record.lines().map(kind).collect()
+}
+
+#[test]
+fn money_and_wall_time_end_a_collection_that_is_complete_then() {
+    let workspace = training(6);
+    for (number, split) in [(2, "dev"), (3, "dev"), (4, "test"), (5, "test")] {
+        workspace.in_split(number, split);
+    }
+    write_model(&workspace.path("model"));
+    fs::write(
+        workspace.path("recipe.toml"),
+        "[train]\nepochs = 1\nrows_per_update = 1\n",
+    )
+    .unwrap();
+    let fix = [bash("echo yes > answer.txt"), submit()];
+    let teacher = workspace.priced_script("priced", &[&fix[0], &fix[1]], 0.01);
+    let slow = [bash("sleep 60; echo yes > answer.txt"), submit()];
+    let slow = workspace.script("slow", &[&slow[0], &slow[1]]);
+    for (what, amount, teacher, flag, n_candidates) in [
+        // Three calls: a whole candidate, and half of one.
+        ("money", "0.03", &teacher, "--max-cost", 1),
+        ("wall-time", "2", &slow, "--max-seconds", 0),
+    ] {
+        let contract = contract("Is one better than two?")
+            .replace("dev-execution", "last-snapshot")
+            .replace(
+                "what = \"learned-tokens\"",
+                &format!("what = \"{what}\"\namount = {amount}"),
+            )
+            .replace(
+                "[[arms]]\nname = \"one\"",
+                &format!(
+                    "[[collections]]\nname = \"candidates\"\narguments = [\"--teacher\", \
+                     \"{teacher}\", \"-k\", \"3\", \"-j\", \"1\"]\n\
+                     [[arms]]\nname = \"one\""
+                ),
+            );
+        fs::write(workspace.path("experiment.toml"), contract).unwrap();
+        let declare = ["experiment", "declare", "experiment.toml", "-o", what];
+        workspace.run(&declare).expect(0);
+        // What comes of so little data is not asked here.
+        let ran = workspace.run(&["experiment", "run", what, "--until-test"]);
+        assert!(
+            ran.stderr.contains("the budget is spent"),
+            "{what}: {}",
+            ran.stderr
+        );
+        let kinds = kinds(&workspace, what);
+        assert!(kinds.starts_with(&["declared".into(), "collected".into()]));
+        let folder = format!("{what}/collections/candidates");
+        let collect = [
+            "collect",
+            "--suite",
+            "suite",
+            "--teacher",
+            teacher,
+            "-o",
+            &folder,
+            "-k",
+            "3",
+            "-j",
+            "1",
+            flag,
+            amount,
+            "--format",
+            "json",
+        ];
+        let there = workspace.run(&collect).expect(9).json();
+        assert_eq!(there["n_candidates"], n_candidates, "{what}");
+    }
+}
+
 #[test]
 fn the_shipped_experiments_can_be_declared() {
     let workspace = Workspace::new(0);

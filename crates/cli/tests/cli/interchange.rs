@@ -90,4 +90,39 @@ fn a_harbor_directory_and_a_context_of_a_real_task() {
         .run(&["tasks", "context", id, "--suite", STARTER, "--budget", "1"])
         .expect(2);
     assert!(small.stderr.contains("raise --budget"), "{}", small.stderr);
+
+    // A suite whose statements are followed by their context: the same tasks, otherwise told.
+    let write = |to: &str, budget: &str, code| {
+        workspace
+            .run(&[
+                "tasks", "context", "--suite", STARTER, "--task", id, "--budget", budget,
+                "--write", to, "--format", "json",
+            ])
+            .expect(code)
+    };
+    let rows = write("told", "8000", 0).json();
+    assert_eq!(rows[0]["task"].as_str(), Some(id.as_str()));
+    assert_eq!(rows[0]["n_tokens"], value["context"]["n_tokens"]);
+    let told = digests(&workspace, "told");
+    assert_eq!(told.len(), 1);
+    assert_ne!(told[id], all[id]);
+    let line = fs::read_to_string(workspace.path("told/tasks.jsonl")).unwrap();
+    let task: serde_json::Value = serde_json::from_str(line.trim()).unwrap();
+    let statement = task["statement"].as_str().unwrap();
+    for section in sections {
+        let text = section["text"].as_str().unwrap().trim_end();
+        assert!(statement.contains(text), "{text}");
+    }
+    // One that has no context keeps its statement, and the table says why.
+    let rows = write("plain", "1", 0).json();
+    assert!(
+        rows[0]["problem"]
+            .as_str()
+            .unwrap()
+            .contains("the statement alone has"),
+        "{rows}"
+    );
+    assert_eq!(digests(&workspace, "plain")[id], all[id]);
+    let again = write("told", "8000", 3);
+    assert!(again.stderr.contains("there already"), "{}", again.stderr);
 }

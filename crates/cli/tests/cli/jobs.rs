@@ -1,8 +1,17 @@
 //! Jobs through the binary: run, resume, refuse, stop, shard, kill.
 
-use std::{collections::BTreeMap, fs, path::Path, process::Stdio, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
-use crate::support::{Ran, Workspace, bash, submit};
+use crate::{
+    model_server::{Behaviour, ModelServer},
+    support::{Ran, Workspace, bash, submit},
+};
 
 const SUITE: [&str; 2] = ["--suite", "suite"];
 
@@ -160,6 +169,93 @@ fn a_spent_budget_stops_the_job_and_a_larger_one_goes_on() {
     assert_eq!(workspace.path("job/trials").read_dir().unwrap().count(), 0);
     run("100000000").expect(0);
     assert_eq!(results(&workspace.path("job")).len(), 3);
+}
+
+#[test]
+fn money_stops_the_job_before_it_is_overspent() {
+    let workspace = Workspace::new(3);
+    let replies = [bash("echo yes > answer.txt"), submit()];
+    let agent = workspace.priced_script("priced", &[&replies[0], &replies[1]], 0.01);
+    let run = |dollars: &str| -> Ran {
+        workspace.run(&[
+            "run",
+            SUITE[0],
+            SUITE[1],
+            "--agent",
+            &agent,
+            "-o",
+            "job",
+            "-j",
+            "1",
+            "--max-cost",
+            dollars,
+        ])
+    };
+    // A trial takes two calls: the second trial's second call is one too many.
+    let ran = run("0.03").expect(9);
+    assert!(
+        ran.stderr.contains("the budget is spent: 1 of 3"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(results(&workspace.path("job")).len(), 1);
+    run("1").expect(0);
+    assert_eq!(results(&workspace.path("job")).len(), 3);
+
+    // Money cannot be kept where nobody knows what a call costs.
+    let server = ModelServer::start(Behaviour {
+        windows: vec![32_768],
+        n_refused: 0,
+        n_broken: 0,
+    });
+    let priceless = workspace
+        .run(&[
+            "run",
+            SUITE[0],
+            SUITE[1],
+            "--agent",
+            &server.address,
+            "-o",
+            "other",
+            "--max-cost",
+            "1",
+        ])
+        .expect(2);
+    assert!(priceless.stderr.contains("--price"), "{}", priceless.stderr);
+}
+
+#[test]
+fn wall_time_stops_the_job_in_the_middle_of_a_command() {
+    let workspace = Workspace::new(1);
+    let scripted = |name: &str, command: &str| workspace.script(name, &[&bash(command), &submit()]);
+    let run = |agent: &str, job: &str, seconds: &str| -> Ran {
+        workspace.run(&[
+            "run",
+            SUITE[0],
+            SUITE[1],
+            "--agent",
+            agent,
+            "-o",
+            job,
+            "--set",
+            "environment.timeout=900",
+            "--max-seconds",
+            seconds,
+        ])
+    };
+    let endless = scripted("endless", "sleep 900");
+    let started = Instant::now();
+    let ran = run(&endless, "cut", "2").expect(9);
+    assert!(started.elapsed() < Duration::from_secs(450));
+    assert!(ran.stderr.contains("0 of 1"), "{}", ran.stderr);
+    assert!(results(&workspace.path("cut")).is_empty());
+
+    let slow = scripted("slow", "sleep 4; echo yes > answer.txt");
+    run(&slow, "job", "2").expect(9);
+    // What was spent counts, and a larger budget goes on.
+    run(&slow, "job", "2").expect(9);
+    run(&slow, "job", "3600").expect(0);
+    assert_eq!(results(&workspace.path("job")).len(), 1);
 }
 
 #[test]

@@ -54,6 +54,14 @@ impl Workspace {
         format!("scripted:{}", path.display())
     }
 
+    /// As [`Workspace::script`], of calls that cost so many dollars each.
+    pub fn priced_script(&self, name: &str, replies: &[&str], cost_per_call: f64) -> String {
+        let path = self.path(&format!("{name}.json"));
+        let script = serde_json::json!({ "replies": replies, "cost_per_call": cost_per_call });
+        fs::write(&path, script.to_string()).unwrap();
+        format!("scripted:{}", path.display())
+    }
+
     /// `temper` with an environment of its own.
     pub fn temper(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(TEMPER);

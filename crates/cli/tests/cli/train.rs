@@ -324,6 +324,13 @@ fn a_recipe_that_is_wrong_is_refused_before_anything_is_made() {
             3,
             "none matches",
         ),
+        (
+            format!(
+                "{recipe}[select]\n[suite]\nname = \"suite\"\n[agent]\nprofile = \"official\"\n"
+            ),
+            3,
+            "there is no profile \"official\"",
+        ),
     ] {
         fs::write(workspace.path("recipe.toml"), &text).unwrap();
         for arguments in [train(&[]), train(&["--dry-run"])] {
@@ -397,6 +404,8 @@ fn a_tie_keeps_the_start_and_shared_groups_are_refused() {
     let page = fs::read_to_string(workspace.path("run/report.html")).unwrap();
     assert!(page.contains("which was kept"));
 
+    the_context_gate_is_that_of_a_run(&workspace, &recipe);
+
     // A row of a dev task's group, and then a dev task of a test task's group.
     fs::rename(workspace.path("data"), workspace.path("good")).unwrap();
     write_dataset(&workspace.path("data"), "answer-002", 8);
@@ -419,6 +428,58 @@ fn a_tie_keeps_the_start_and_shared_groups_are_refused() {
         );
     }
     assert!(!workspace.path("other/train").exists());
+}
+
+/// The profile, the engine and what was trained on must agree in trials of a recipe too.
+fn the_context_gate_is_that_of_a_run(workspace: &Workspace, recipe: &str) {
+    // Temper's own profile took the engine's window, and the record says so.
+    let folder = only(&workspace.path("run/select/trials-model"));
+    let text = fs::read_to_string(folder.join("job/run-profile.json")).unwrap();
+    let identity = &serde_json::from_str::<Value>(&text).unwrap()["identity"];
+    assert_eq!(identity["context"]["profile"], 256);
+    assert_eq!(identity["context"]["server"], 256);
+    assert_eq!(identity["profile"]["kind"], "project-hardened");
+    let agent = |lines: &str| recipe.replace("steps = 1\n", &format!("steps = 1\n{lines}\n"));
+    let model = |lines: &str| {
+        recipe.replace(
+            "source = \"model\"",
+            &format!("source = \"model\"\n{lines}"),
+        )
+    };
+    for (recipe, words) in [
+        // The published profile stands for what others did, and does not follow.
+        (
+            agent("profile = \"official-public-repro\""),
+            "the profile has 65536 tokens, the server declares 256",
+        ),
+        (
+            model("context = 200").replace(
+                "steps = 1",
+                "steps = 1\nset.\"temper.context_tokens\" = 128",
+            ),
+            "the profile has 128 tokens, the server declares 200",
+        ),
+        // Rows have up to 20 tokens.
+        (
+            model("context = 19"),
+            "the longest row that is trained on has 20 tokens, trials have 19",
+        ),
+    ] {
+        fs::write(workspace.path("recipe.toml"), recipe).unwrap();
+        let refused = workspace.run(&train(&[])).expect(10);
+        for words in [words, "hint: "] {
+            assert!(
+                refused.stderr.contains(words),
+                "{words}: {}",
+                refused.stderr
+            );
+        }
+    }
+    // One length for both is as good as none.
+    let agreed = agent("set.\"temper.context_tokens\" = 128");
+    fs::write(workspace.path("recipe.toml"), agreed).unwrap();
+    workspace.run(&train(&[])).expect(0);
+    fs::write(workspace.path("recipe.toml"), recipe).unwrap();
 }
 
 /// The tiny model with room for a short prompt, and with norms that let it learn one reply by heart.

@@ -352,6 +352,11 @@ impl Backend for Engine {
         Ok(protections::protections(&self.0.info, Network::None))
     }
 
+    fn image_contents(&self, name: &str) -> Result<Option<String>, SandboxError> {
+        let image = self.0.api.image(name).map_err(starting)?;
+        Ok(image.map(|image| image.id))
+    }
+
     fn start(&self, spec: &SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
         let protections = protections::protections(&self.0.info, spec.network);
         let unmet = spec.demand.unmet(&protections);

@@ -63,8 +63,8 @@ pub struct PlanArgs {
     /// What serves, where it is not the checkpoint with this plan's arguments
     #[arg(long, value_name = "FILE", requires = "trainer", help_heading = "Gate")]
     pub server_config: Option<PathBuf>,
-    /// The record of a probe of the running server, which decides what the configuration leaves
-    /// undecided
+    /// The record of a probe of the running server, made with this checkpoint's tokenizer: it
+    /// decides what the configuration leaves undecided, and shows what the server did not take
     #[arg(long, value_name = "FILE")]
     pub probe: Option<PathBuf>,
     /// How.

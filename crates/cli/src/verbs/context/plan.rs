@@ -1,6 +1,9 @@
 //! `temper context plan [MODEL]`: whether a window is there, and what serving it takes.
 
+use std::path::Path;
+
 use serde::Serialize;
+use serde_json::Value;
 use temper_agent::context_probe::{ProbeError, ProbeRecord};
 use temper_checkpoint::context::{
     self, ContextPlan, Decision, Difference, MemoryEstimate, MemoryRequest, PlanRequest,
@@ -37,9 +40,18 @@ struct Plan {
     commands: Vec<Command>,
     memory: Option<Memory>,
     gate: Option<Gate>,
-    /// Whether a probe of the server shows the longer of two readings; absent where none was asked
-    /// for or none is needed.
-    probe_takes_more: Option<bool>,
+    /// What a probe of the server says; absent where none was given.
+    probe: Option<Probed>,
+}
+
+/// What a probe of the running server says of a window.
+#[derive(Serialize)]
+struct Probed {
+    /// Whether it shows the longer of two readings; absent where the plan is not undecided, or no
+    /// level beyond the shorter one was answered.
+    takes_more: Option<bool>,
+    /// The shortest level within the window that the server did not take, in tokens.
+    refused: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -90,12 +102,9 @@ pub fn run(args: &PlanArgs, places: &Places) -> Result<u8, CliError> {
             })
         }
     };
-    let probe_takes_more = match (&args.probe, &plan.decision) {
-        (Some(probe), Decision::Undecided { declared, scaled }) => {
-            let record = ProbeRecord::read(probe).map_err(ProbeError::from)?;
-            record.takes_more_than(*declared.min(scaled))
-        }
-        _ => None,
+    let probe = match &args.probe {
+        Some(path) => Some(probed(path, &config, &plan)?),
+        None => None,
     };
     let version = args.vllm_version.or_else(|| vllm::installed(&places.path));
     let plan = Plan {
@@ -105,13 +114,19 @@ pub fn run(args: &PlanArgs, places: &Places) -> Result<u8, CliError> {
         commands: commands(args, &located, &plan, version),
         memory: memory(args, &located, &config),
         gate,
-        probe_takes_more,
+        probe,
         model: located,
         plan,
     };
     output::data(&args.format.format.one(&plan, || table(&plan)));
     let is_closed = |gate: &Gate| !gate.differences.is_empty();
-    let is_assured = plan.plan.decision.is_assured() || plan.probe_takes_more == Some(true);
+    let is_assured = match &plan.probe {
+        Some(probe) => {
+            let is_there = plan.plan.decision.is_assured() || probe.takes_more == Some(true);
+            is_there && probe.refused.is_none()
+        }
+        None => plan.plan.decision.is_assured(),
+    };
     let fits = |memory: &Memory| memory.estimate.n_concurrent != Some(0);
     Ok(if plan.gate.as_ref().is_some_and(is_closed) {
         exit_code::GATE_CLOSED
@@ -119,6 +134,25 @@ pub fn run(args: &PlanArgs, places: &Places) -> Result<u8, CliError> {
         exit_code::FINDINGS
     } else {
         exit_code::SUCCESS
+    })
+}
+
+/// Reads a probe and holds it against the plan. One of another checkpoint is refused.
+fn probed(path: &Path, config: &Value, plan: &ContextPlan) -> Result<Probed, CliError> {
+    let record = ProbeRecord::read(path).map_err(ProbeError::from)?;
+    record.check_checkpoint(config).map_err(|error| {
+        CliError::new(exit_code::JOB_DIFFERS, error).hint(format!(
+            "{} has to be made with --tokenizer naming this checkpoint",
+            path.display()
+        ))
+    })?;
+    let takes_more = match &plan.decision {
+        Decision::Undecided { declared, scaled } => record.takes_more_than(*declared.min(scaled)),
+        _ => None,
+    };
+    Ok(Probed {
+        takes_more,
+        refused: record.refused_within(plan.window).map(|level| level.level),
     })
 }
 
@@ -154,7 +188,7 @@ fn commands(
         .collect()
 }
 
-fn memory(args: &PlanArgs, located: &Located, config: &serde_json::Value) -> Option<Memory> {
+fn memory(args: &PlanArgs, located: &Located, config: &Value) -> Option<Memory> {
     let (weight_bytes, weight_source) = match args.weights {
         Some(weights) => (weights, WeightSource::Stated),
         None => context::weight_bytes(&located.path, config)?,
@@ -198,10 +232,19 @@ fn table(plan: &Plan) -> String {
             Decision::Impossible { reason } => format!("impossible: {reason}"),
         },
     );
-    match plan.probe_takes_more {
-        Some(true) => field("probe", "the server takes the longer reading".to_owned()),
-        Some(false) => field("probe", "the server takes the shorter reading".to_owned()),
-        None => {}
+    if let Some(probe) = &plan.probe {
+        let reading = match (probe.takes_more, &plan.plan.decision) {
+            (Some(true), _) => "the server takes the longer reading",
+            (Some(false), _) => "the server takes the shorter reading",
+            (None, Decision::Undecided { .. }) => {
+                "no level beyond the shorter reading was answered"
+            }
+            (None, _) => "of this checkpoint",
+        };
+        let refused = probe.refused.map_or_else(String::new, |level| {
+            format!("; it did not take the level of {level} tokens, which is within the window")
+        });
+        field("probe", format!("{reading}{refused}"));
     }
     for reason in &plan.plan.reasons {
         field("", reason.clone());

@@ -19,6 +19,7 @@ use temper_agent::{
 use temper_checkpoint::{
     Checkpoint,
     chat_template::{ChatTemplate, Conversation, message_value},
+    context,
     tokenizer::{Specials, Tokenizer},
 };
 use temper_core::{Digest, Message, digest::Hasher};
@@ -75,6 +76,7 @@ pub fn run(args: &ProbeArgs, places: &Places) -> Result<u8, CliError> {
         base_url: endpoint.to_string(),
         model,
         tokenizer_digest: counter.digest(),
+        config_digest: counter.config_digest.clone(),
         levels: args.levels.clone(),
         output_tokens: args.output_tokens,
         window: args.window,
@@ -151,6 +153,8 @@ struct Counter {
     tokenizer: Tokenizer,
     template: ChatTemplate,
     variables: Option<Map<String, Value>>,
+    /// Of the configuration that lies beside the tokenizer.
+    config_digest: Option<Digest>,
 }
 
 impl Counter {
@@ -194,7 +198,9 @@ impl Counter {
                 ));
             }
         };
+        let config = context::read_config(&located.path).ok();
         Ok(Counter {
+            config_digest: config.map(|config| Digest::of_value(&config)),
             tokenizer,
             template,
             variables,

@@ -102,13 +102,14 @@ impl<'a> Teaching<'a> {
         let trials = self.trials(session);
         let profile = agents::profile(&trials)?;
         let (agent, kind) = if self.settings.teacher == POLICY {
-            let agent = trials::agent(session, &session.start()?, &trials.sampling)?;
+            let agent = trials::agent(session, &session.start()?, &profile, &trials.sampling)?;
             (agent, TeacherKind::Policy)
         } else {
             let teacher = &self.settings.teacher;
             Agent::resolve_teacher(teacher, false, &trials, &profile, session.places)?
         };
         let profile = agent.profile(&profile)?;
+        trials::check_context(session, &agent, &profile, &trials)?;
         let branches = self.settings.branches.map(|n_continuations| Branches {
             n_continuations,
             steps_back: self

@@ -80,6 +80,8 @@ fn follow(session: &Session<'_>) -> Step<Done> {
     let Some(data) = data::provide(session)? else {
         return Ok(done);
     };
+    let longest = data.rows.iter().map(temper_train::Row::n_tokens).max();
+    session.longest_row.set(longest.unwrap_or_default());
     let start = session.start()?;
     let runs: Vec<_> = recipe
         .train

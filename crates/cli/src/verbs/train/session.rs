@@ -1,7 +1,7 @@
 //! What the stages of a run share: the recipe, the model, the device, prepared tasks.
 
 use std::{
-    cell::{OnceCell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
@@ -10,6 +10,7 @@ use std::{
     time::Instant,
 };
 
+use clap::ValueEnum;
 use serde_json::{Value, json};
 use temper_checkpoint::Checkpoint;
 use temper_core::{Digest, Task, manifest::Producer};
@@ -17,7 +18,7 @@ use temper_recipe::{Recipe, Stage, StageName, StageRecord, Stages, overlap};
 
 use super::{args::TrainArgs, trials::OpenEngine};
 use crate::{
-    args::{SplitArg, SuiteArgs, TrialArgs},
+    args::{ProfileArg, SplitArg, SuiteArgs, TrialArgs},
     clock,
     engines::{Chosen, CpuMathArg, WeightsArg, model_digest},
     error::CliError,
@@ -67,6 +68,10 @@ pub struct Session<'a> {
     pub checkpoint: Checkpoint,
     /// The digest of its files.
     pub base: Digest,
+    /// The profile of trials.
+    profile: ProfileArg,
+    /// Tokens of the longest row that is trained on; 0 until the data are there.
+    pub longest_row: Cell<usize>,
     /// Set by Ctrl-C.
     pub cancel: &'static AtomicBool,
     /// The engine of the latest trials.
@@ -92,11 +97,28 @@ impl<'a> Session<'a> {
         if let Some(directory) = &args.output {
             recipe.output.directory = directory.clone();
         }
+        let agent = recipe.agent.clone().unwrap_or_default();
+        let profile = ProfileArg::from_str(&agent.profile, false).map_err(|_| {
+            let names: Vec<String> = ProfileArg::value_variants()
+                .iter()
+                .filter_map(|it| Some(it.to_possible_value()?.get_name().to_owned()))
+                .collect();
+            CliError::new(
+                exit_code::INPUT,
+                format!(
+                    "follow the recipe: agent.profile: there is no profile {:?}",
+                    agent.profile
+                ),
+            )
+            .hint(format!("there are {}", names.join(", ")))
+        })?;
         let located = locate(&recipe.model.source, &args.hub, places)?;
         let checkpoint = Checkpoint::open(&located.path)?;
         let base = model_digest(&located, &checkpoint)?;
         Ok(Session {
             stages: Stages::open(&recipe.output.directory, producer())?,
+            profile,
+            longest_row: Cell::new(0),
             cancel: jobs::stop_flag()?,
             engine: RefCell::new(None),
             device: OnceCell::new(),
@@ -152,6 +174,7 @@ impl<'a> Session<'a> {
             max_retries: agent.max_retries,
             redo_lost: true,
             trial_timeout: agent.trial_timeout_seconds,
+            profile: self.profile,
             sandbox: self.args.sandbox.clone(),
             hub: self.args.hub.clone(),
             overrides: agent

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Instant};
 
 use serde_json::{Value, json};
-use temper_agent::job::JobDirectory;
+use temper_agent::{job::JobDirectory, profile::ResolvedProfile};
 use temper_core::{Digest, Trial};
 use temper_model::{policy::EmbeddedPolicy, sample::Engine};
 use temper_recipe::{Stage, StageName};
@@ -13,12 +13,13 @@ use super::{
     session::{Halt, Session, Step},
 };
 use crate::{
-    agents::{self, Agent},
-    args::SplitArg,
+    agents::{self, Agent, CONTEXT_KEY},
+    args::{SplitArg, TrialArgs},
     engines::SamplingArgs,
     error::CliError,
     exit_code,
     jobs::{self, Request},
+    run_profile,
     verbs::model::locate::{Located, Origin},
 };
 
@@ -136,8 +137,9 @@ pub fn run(session: &Session<'_>, wanted: &TrialRun<'_>) -> Step<TrialsDone> {
     let began = Instant::now();
     let trials = session.trial_args(wanted.attempts, wanted.seed);
     let profile = agents::profile(&trials)?;
-    let agent = agent(session, wanted.contender, &trials.sampling)?;
+    let agent = agent(session, wanted.contender, &profile, &trials.sampling)?;
     let profile = agent.profile(&profile)?;
+    check_context(session, &agent, &profile, &trials)?;
     let n_before = JobDirectory::open(&job)
         .ok()
         .and_then(|job| job.trials().ok())
@@ -191,24 +193,56 @@ pub fn run(session: &Session<'_>, wanted: &TrialRun<'_>) -> Step<TrialsDone> {
     })
 }
 
+/// The gate of `temper run` for trials of a recipe: profile, server or engine, and what was trained
+/// on must agree. Training has no one length here, but a row that is longer than the window is one
+/// that no trial can ever see.
+pub fn check_context(
+    session: &Session<'_>,
+    agent: &Agent,
+    profile: &ResolvedProfile,
+    trials: &TrialArgs,
+) -> Result<(), CliError> {
+    run_profile::check_context(agent, profile, trials).map_err(|error| {
+        error.hint(format!(
+            "give context of [model] and \"{CONTEXT_KEY}\" of [agent.set] the same length, or leave \
+             both out; a server has to have the window of the profile"
+        ))
+    })?;
+    let longest = session.longest_row.get() as u64;
+    match agent.server_context.filter(|_| agent.engine.is_some()) {
+        Some(window) if longest > window => Err(CliError::new(
+            exit_code::GATE_CLOSED,
+            format!(
+                "agree on the context: the longest row that is trained on has {longest} tokens, \
+                 trials have {window}"
+            ),
+        )
+        .hint("raise context of [model], or build the data with max_tokens")),
+        _ => Ok(()),
+    }
+}
+
 /// A contender as an agent; the engine that it needs stays open for the next.
 pub fn agent(
     session: &Session<'_>,
     contender: &Contender,
+    profile: &ResolvedProfile,
     sampling: &SamplingArgs,
 ) -> Result<Agent, CliError> {
-    let adapter = open(session, contender)?;
+    let wanted = profile.settings().context_tokens.map(|n| n as usize);
+    let adapter = open(session, contender, wanted)?;
     let engine = session.engine.borrow();
     let Some(open) = engine.as_ref() else {
         return Err(CliError::new(exit_code::FAILURE, "keep an engine open"));
     };
-    Agent::of_policy(
+    let agent = Agent::of_policy(
         &contender.name,
         Arc::clone(&open.policy),
         Arc::clone(&open.engine),
         adapter,
         sampling,
-    )
+    )?;
+    Ok(agent.following_engine(profile))
 }
 
 /// Unloads the contender's adapter.
@@ -229,7 +263,11 @@ fn adapter_name(contender: &Contender) -> String {
 }
 
 /// Opens the engine that the contender needs, and loads its adapter, whose name is given back.
-fn open(session: &Session<'_>, contender: &Contender) -> Result<Option<String>, CliError> {
+fn open(
+    session: &Session<'_>,
+    contender: &Contender,
+    wanted_context: Option<usize>,
+) -> Result<Option<String>, CliError> {
     let model = match &contender.weights {
         Weights::Model(path) => Some(path.clone()),
         Weights::Base | Weights::Adapter(_) => None,
@@ -251,9 +289,10 @@ fn open(session: &Session<'_>, contender: &Contender) -> Result<Option<String>, 
         };
         let trials = session.trial_args(1, 0);
         let sequences = Agent::embedded_workers(trials.workers);
-        let embedded = trials
-            .engine
-            .open_on(session.device()?, &located, sequences)?;
+        let embedded =
+            trials
+                .engine
+                .open_on(session.device()?, &located, sequences, wanted_context)?;
         let engine = Arc::clone(&embedded.engine);
         session.engine.replace(Some(OpenEngine {
             model,
