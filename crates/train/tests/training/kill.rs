@@ -1,7 +1,4 @@
 //! Kills a training process while it saves, thirty times, and lets it go on each time.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::{
     fs,
@@ -11,12 +8,13 @@ use std::{
     time::Duration,
 };
 
-use common::{Place, lora, rows, settings};
 use temper_model::random::mix;
 use temper_model_fixtures::{device, fixture};
 use temper_train::{
     Base, Event, Outcome, SftConfig, config::SnapshotSettings, snapshot::Snapshots,
 };
+
+use crate::common::{Place, lora, rows, settings};
 
 const FOLDER: &str = "TEMPER_TEST_TRAIN_INTO";
 const N_KILLS: u64 = 30;
@@ -89,7 +87,7 @@ fn a_run_that_is_killed_while_saving_ends_as_one_that_is_not() {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "a_child_that_trains_until_it_is_killed",
+                "kill::a_child_that_trains_until_it_is_killed",
                 "--nocapture",
             ])
             .env(FOLDER, folder.path())

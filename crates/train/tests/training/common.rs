@@ -1,5 +1,4 @@
 //! What the tests of training share: rows of random ids, and a run in a temporary folder.
-#![allow(dead_code)]
 
 use std::{cell::Cell, io, path::Path};
 

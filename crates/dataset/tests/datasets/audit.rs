@@ -1,18 +1,15 @@
 //! Audits of small sets in which it is known what is wrong.
 
-#![allow(clippy::unwrap_used)]
-
 use std::{fs, path::PathBuf};
 
 use serde_json::{Value, json};
-use temper_core::{
-    SourceGroup, Split, Task, TaskId,
-    task::{Environment, HiddenSource, Origin, Start, TaskFormat, TestLists, Verifier},
-};
+use temper_core::{Split, Task};
 use temper_dataset::audit::{
     Ending, FigureName, FindingKind, FormatFault, Options, References, Report, RowAudit, Tie,
     Truncation, audit,
 };
+
+use crate::support::task;
 
 const SUBMIT: &str =
     "Done.\n\n```bash\necho MINI_SWE_AGENT_FINAL_OUTPUT && git add -A && git diff --cached\n```";
@@ -74,34 +71,11 @@ fn figure(report: &Report, name: FigureName) -> (u64, u64) {
     (figure.n, figure.of)
 }
 
-fn task(id: &str, project: &str, statement: &str, split: Split) -> Task {
-    Task {
-        id: TaskId::new(id).unwrap(),
-        format: TaskFormat::Native,
-        statement: statement.to_owned(),
-        start: Start::Image {
-            base_commit: None,
-            checkout: None,
-        },
-        environment: Environment::Host,
-        verifier: Verifier::Pytest {
-            public: TestLists::default(),
-            hidden: TestLists::default(),
-            test_files: Vec::new(),
-            hidden_source: HiddenSource::SourceDistribution,
-            arguments: Vec::new(),
-            timeout_seconds: 60,
-        },
-        oracle: None,
-        origin: Origin {
-            project: project.to_owned(),
-            ..Origin::default()
-        },
-        source_group: SourceGroup::new("g").unwrap(),
-        split,
-        metadata: serde_json::Map::new(),
-        construction: None,
-    }
+/// A task of a project.
+fn of_project(id: &str, project: &str, statement: &str, split: Split) -> Task {
+    let mut task = task(id, "g", statement, split);
+    task.origin.project = project.to_owned();
+    task
 }
 
 #[test]
@@ -254,8 +228,8 @@ fn ties_to_held_out_tasks_are_found_three_ways() {
     references.add(
         "suite",
         &[
-            task("pytoolz__toolz-12", "pytoolz/toolz", statement, Split::Test),
-            task("other", "otherlib", "Short.", Split::Train),
+            of_project("pytoolz__toolz-12", "pytoolz/toolz", statement, Split::Test),
+            of_project("other", "otherlib", "Short.", Split::Train),
         ],
     );
     let submit = [SUBMIT.to_owned()];

@@ -1,9 +1,5 @@
 //! Supervised fine-tuning as a whole: what a run gives, resumed or not, packed or not.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Place, Told, lora, row, rows, settings};
 use temper_checkpoint::Adapter as AdapterFile;
 use temper_model::device::Device;
 use temper_model_fixtures::{Fixture, device, fixture};
@@ -12,6 +8,8 @@ use temper_train::{
     TrainingConfig,
     config::{Activations, DecayKind, OptimizerSettings, Precision, SnapshotSettings},
 };
+
+use crate::common::{Place, Told, lora, row, rows, settings};
 
 fn config(method: Method) -> SftConfig {
     SftConfig {

@@ -1,15 +1,13 @@
 //! Which snapshot a run goes on from when some are not whole, and what it says of the others.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::fs;
 
-use common::{Place, lora, rows, settings};
 use temper_model_fixtures::{device, fixture};
 use temper_train::{
     Base, Event, SftConfig, SnapshotError, config::SnapshotSettings, snapshot::Snapshots,
 };
+
+use crate::common::{Place, lora, rows, settings};
 
 fn config() -> SftConfig {
     let mut training = settings(lora(Base::Dense));

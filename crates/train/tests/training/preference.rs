@@ -1,16 +1,14 @@
 //! Preference training as a whole: first losses, the kept reference, resumption, diagnoses.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::fs;
 
-use common::{Place, Told, lora, pairs, settings};
 use temper_model_fixtures::{device, fixture};
 use temper_train::{
     Base, Event, Method, Metric, Outcome, Pair, PreferenceConfig, PreferenceObjective, TrainError,
     train_preference,
 };
+
+use crate::common::{Place, Told, lora, pairs, settings};
 
 const DPO: PreferenceObjective = PreferenceObjective::Dpo { beta: 0.1 };
 

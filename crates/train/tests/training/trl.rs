@@ -1,11 +1,7 @@
 //! Courses of training against TRL, PEFT and bitsandbytes; `fixtures/trl/make.py` tells how.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use common::{Place, Told};
 use serde::Deserialize;
 use serde_json::Value;
 use temper_checkpoint::{Adapter as AdapterFile, Checkpoint};
@@ -15,6 +11,8 @@ use temper_train::{
     Run, SftConfig, TrainError, TrainingConfig, config::OptimizerSettings, train_preference,
     train_sft,
 };
+
+use crate::common::{Place, Told};
 
 #[derive(Deserialize)]
 struct Course {

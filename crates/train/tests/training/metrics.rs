@@ -1,11 +1,7 @@
 //! Metrics in files: strict JSON, and TensorBoard's own format.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::{fs, path::PathBuf};
 
-use common::{Place, lora, rows, settings};
 use serde_json::Value;
 use temper_core::metric::MetricValue;
 use temper_model_fixtures::{device, fixture};
@@ -16,6 +12,8 @@ use temper_train::{
     order::Position,
     train_sft,
 };
+
+use crate::common::{Place, lora, rows, settings};
 
 fn begun(from_update: u64) -> Event {
     Event::Begun(Begun {
@@ -238,7 +236,7 @@ fn every_metric_of_a_run_is_in_the_list_and_in_the_files() {
 
 #[test]
 fn the_page_has_every_metric_as_the_list_has_it() {
-    let page = include_str!("../../../docs/training.md");
+    let page = include_str!("../../../../docs/training.md");
     for metric in Metric::ALL {
         let row = format!(
             "| `{}` | {} | {} | {} |",
