@@ -12,7 +12,7 @@ use std::{
 
 use temper_agent::{
     baselines::{
-        demonstrator::{DemonstratorFactory, DemonstratorSettings, FirstTry, GaveUp},
+        demonstrator::{DemonstratorFactory, DemonstratorSettings, FirstTry, GaveUp, Procedure},
         noop::NoopFactory,
         oracle::OracleFactory,
         search::SearchFactory,
@@ -461,27 +461,54 @@ Run the public tests with:
 
 /// What of pytest the demonstrations need: counts, short tracebacks, a summary.
 const SMALL_PYTEST: &str = "\
-import importlib.util, sys, traceback
-failed, passed = [], 0
-for path in [a for a in sys.argv[1:] if a.endswith('.py')]:
-    spec = importlib.util.spec_from_file_location('m', path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    for name in [n for n in dir(module) if n.startswith('test_')]:
-        try:
-            getattr(module, name)()
-            passed += 1
-        except Exception as error:
-            for frame in traceback.extract_tb(error.__traceback__)[1:]:
-                place = frame.filename.split('/tree/')[-1]
-                print(f'{place}:{frame.lineno}: in {frame.name}\\n    {frame.line}')
-            print('E  ', type(error).__name__)
-            failed.append(f'{path}::{name}')
-for name in failed:
-    print('FAILED', name)
-counts = [f'{len(failed)} failed'] * bool(failed) + [f'{passed} passed'] * bool(passed)
-print(', '.join(counts), 'in 0.01s')
-sys.exit(bool(failed))
+import importlib.util, sys, traceback, types
+
+class Info:
+    def __init__(self, error):
+        self.error = error
+        self.traceback = [
+            types.SimpleNamespace(path=f.filename, lineno=f.lineno - 1, statement=f.line)
+            for f in traceback.extract_tb(error.__traceback__)
+        ]
+        self.typename = type(error).__name__
+    def exconly(self):
+        return self.typename
+
+def main(arguments, plugins=()):
+    failed, passed = [], 0
+    for argument in [a for a in arguments if a.startswith('@')]:
+        arguments = [*arguments, *open(argument[1:]).read().split()]
+    for path in dict.fromkeys(a.split('::')[0] for a in arguments if '.py' in a):
+        spec = importlib.util.spec_from_file_location('m', path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        for name in [n for n in dir(module) if n.startswith('test_')]:
+            excinfo = None
+            for plugin in plugins:
+                plugin.pytest_runtest_call()
+            try:
+                getattr(module, name)()
+                passed += 1
+            except Exception as error:
+                excinfo = Info(error)
+                failed.append(f'{path}::{name}')
+            for plugin in plugins:
+                plugin.pytest_runtest_makereport(
+                    types.SimpleNamespace(nodeid=f'{path}::{name}'),
+                    types.SimpleNamespace(when='call', excinfo=excinfo))
+            if excinfo and not plugins:
+                for frame in traceback.extract_tb(excinfo.error.__traceback__)[1:]:
+                    place = frame.filename.split('/tree/')[-1]
+                    print(f'{place}:{frame.lineno}: in {frame.name}\\n    {frame.line}')
+                print('E  ', excinfo.exconly())
+    for name in failed:
+        print('FAILED', name)
+    counts = [f'{len(failed)} failed'] * bool(failed) + [f'{passed} passed'] * bool(passed)
+    print(', '.join(counts), 'in 0.01s')
+    return bool(failed)
+
+if __name__ == '__main__':
+    sys.exit(main(sys.argv[1:]))
 ";
 
 /// A repository with one fault and its fix, and a directory with what commands call.
@@ -513,7 +540,11 @@ fn shop() -> (Place, PreparedTask, tempfile::TempDir) {
         std::fs::set_permissions(at(name), mode).unwrap();
     }
     let git = Command::new("git")
-        .args(["init", "-q"])
+        .args([
+            "-c",
+            "alias.start=!git init -q && git add -A && git -c user.name=t -c user.email=t commit -qm s",
+            "start",
+        ])
         .current_dir(place.tree())
         .status()
         .unwrap();
@@ -631,6 +662,68 @@ fn a_demonstration_gives_up_where_nothing_leads_to_the_fix() {
     let settings = DemonstratorSettings::default();
     let (drive, left) = demonstrate(&settings, 1, "Something is off.");
     assert_eq!(gave_up(&drive), Some(GaveUp::NoLead));
+    assert_eq!(left, PRICES);
+}
+
+#[test]
+fn a_plain_demonstration_follows_one_procedure() {
+    let fixed = PRICES.replace("> 100", ">= 100");
+    let plain = |first_try, seed, statement: &str| {
+        let settings = DemonstratorSettings {
+            first_try,
+            procedure: Procedure::Plain,
+            ..DemonstratorSettings::default()
+        };
+        demonstrate(&settings, seed, statement)
+    };
+    let (right, left) = plain(FirstTry::Right, 0, PRICE_STATEMENT);
+    assert_eq!(
+        gave_up(&right),
+        None,
+        "{:#?} {:#?}",
+        right.replies,
+        right.outputs
+    );
+    assert_eq!(left, fixed);
+    // What is run first does not depend on the fix, and shows the code before it is edited.
+    let commands: Vec<String> = right.replies.iter().flat_map(|r| blocks(r)).collect();
+    assert_eq!(commands.len(), 3, "{commands:#?}");
+    assert!(
+        right.outputs[0].contains("1 failed 1 passed"),
+        "{}",
+        right.outputs[0]
+    );
+    assert!(
+        right.outputs[0].contains("27*        if self.subtotal() > 100:"),
+        "{}",
+        right.outputs[0]
+    );
+    assert!(
+        commands[1].contains("27c\\\n        if self.subtotal() >= 100:"),
+        "{}",
+        commands[1]
+    );
+    assert!(right.outputs[1].contains("2 passed"));
+
+    let mut n_recovered = 0;
+    for seed in 0..4 {
+        let (wrong, left) = plain(FirstTry::Wrong, seed, PRICE_STATEMENT);
+        if gave_up(&wrong) == Some(GaveUp::NoFailure) {
+            continue;
+        }
+        n_recovered += 1;
+        assert_eq!(left, fixed, "{:#?}", wrong.replies);
+        let n_edits = wrong.outputs.len() - 2;
+        assert!((2..=4).contains(&n_edits), "{:#?}", wrong.replies);
+        for failed in &wrong.outputs[1..n_edits] {
+            assert!(failed.contains("1 failed"), "{failed}");
+        }
+        assert_eq!(wrong.replies[0], right.replies[0]);
+    }
+    assert!(n_recovered >= 2, "{n_recovered}");
+
+    let (lost, left) = plain(FirstTry::Right, 0, "Something is off.");
+    assert_eq!(gave_up(&lost), Some(GaveUp::NoLead));
     assert_eq!(left, PRICES);
 }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 use serde_json::Value;
 use temper_agent::{
     baselines::{
-        demonstrator::{DemonstratorFactory, DemonstratorSettings, FirstTry},
+        demonstrator::{DemonstratorFactory, DemonstratorSettings, FirstTry, Procedure},
         noop::NoopFactory,
         oracle::OracleFactory,
         search::SearchFactory,
@@ -99,17 +99,20 @@ impl Agent {
         places: &Places,
     ) -> Result<(Self, TeacherKind), CliError> {
         let refuse = |why: &str| Err(CliError::new(exit_code::USAGE, why));
-        let first_try = match text {
-            "demonstrator" => Some(FirstTry::Right),
-            "demonstrator-recovery" => Some(FirstTry::Wrong),
+        let demonstrates = match text {
+            "demonstrator" => Some((Procedure::Varied, FirstTry::Right)),
+            "demonstrator-recovery" => Some((Procedure::Varied, FirstTry::Wrong)),
+            "demonstrator-plain" => Some((Procedure::Plain, FirstTry::Right)),
+            "demonstrator-plain-recovery" => Some((Procedure::Plain, FirstTry::Wrong)),
             _ => None,
         };
-        if is_policy && (first_try.is_some() || ["search", "noop", "oracle"].contains(&text)) {
+        if is_policy && (demonstrates.is_some() || ["search", "noop", "oracle"].contains(&text)) {
             return refuse("use --policy: it is for models, and this teacher is a program");
         }
-        if let Some(first_try) = first_try {
+        if let Some((procedure, first_try)) = demonstrates {
             let settings = DemonstratorSettings {
                 first_try,
+                procedure,
                 ..DemonstratorSettings::default()
             };
             let agent = Agent {

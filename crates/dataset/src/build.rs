@@ -13,7 +13,7 @@ use crate::{
     pairs::{PairConfig, PairRow, Unpaired, pairs},
     render::Renderer,
     row::{RowOrigin, TokenSource, TrainingRow},
-    sampled::{self, OnBreak},
+    sampled::{self, FailedCommands, OnBreak, Unlearned},
 };
 
 /// What is built, and how. As a file it is TOML; a part that is left out is not made, a number that
@@ -154,7 +154,12 @@ pub fn build(
     sources: Sources<'_>,
     replay: Option<&mut dyn Replay>,
 ) -> Result<Dataset, BuildError> {
-    if config.max_tokens == Some(0) || config.filter.max_per_task == Some(0) {
+    let limits = [
+        config.max_tokens,
+        config.filter.max_per_task,
+        config.filter.max_same_patch,
+    ];
+    if limits.contains(&Some(0)) {
         return Err(BuildError::Ineffective("a limit of 0 keeps nothing"));
     }
     if config.budget.is_some_and(|budget| budget.n == 0) {
@@ -191,6 +196,7 @@ pub fn build(
         rows,
         ..Dataset::default()
     };
+    let config_of_rows = config;
     if let Some(config) = &config.pairs {
         let (paired, unpaired) = pairs(&filtered.kept, episodes, config);
         for pair in paired {
@@ -199,8 +205,11 @@ pub fn build(
                 .shared
                 .as_ref()
                 .map_or(0, |shared| shared.n_steps as usize);
-            let [chosen, rejected] =
-                [pair.chosen, pair.rejected].map(|episode| maker.only_row(episode, n_shared));
+            // What makes the worse one worse is often just that its commands failed.
+            let failed = config_of_rows.filter.failed_commands;
+            let chosen = maker.only_row(pair.chosen, Unlearned { n_shared, failed });
+            let failed = FailedCommands::Learn;
+            let rejected = maker.only_row(pair.rejected, Unlearned { n_shared, failed });
             match (chosen, rejected) {
                 (Ok(chosen), Ok(rejected)) => dataset.pairs.push(PairRow {
                     chosen,
@@ -276,7 +285,11 @@ struct Maker<'a> {
 impl Maker<'_> {
     /// The rows of a trial that are short enough; what is left out is in the report.
     fn rows(&mut self, episode: &Episode) -> Vec<TrainingRow> {
-        let made = match self.make(episode, episode.n_shared()) {
+        let unlearned = Unlearned {
+            n_shared: episode.n_shared(),
+            failed: self.config.filter.failed_commands,
+        };
+        let made = match self.make(episode, unlearned) {
             Ok(made) => made,
             Err(reason) => {
                 self.drop(episode, reason);
@@ -296,8 +309,8 @@ impl Maker<'_> {
     }
 
     /// The one row of a trial.
-    fn only_row(&self, episode: &Episode, n_shared: usize) -> Result<TrainingRow, DropReason> {
-        let mut rows = self.make(episode, n_shared)?.rows;
+    fn only_row(&self, episode: &Episode, unlearned: Unlearned) -> Result<TrainingRow, DropReason> {
+        let mut rows = self.make(episode, unlearned)?.rows;
         match (rows.pop(), rows.len()) {
             (Some(row), 0) => match self.too_long(&row) {
                 Some(reason) => Err(reason),
@@ -312,12 +325,12 @@ impl Maker<'_> {
         }
     }
 
-    /// Rows in which nothing is learned of the first `n_shared` steps.
-    fn make(&self, episode: &Episode, n_shared: usize) -> Result<Made, DropReason> {
+    /// Rows without what is not to be learned.
+    fn make(&self, episode: &Episode, unlearned: Unlearned) -> Result<Made, DropReason> {
         let no_rows = |detail: String| DropReason::NoRows { detail };
         let any_ids = episode.steps().iter().any(|step| step.tokens.is_some());
         if any_ids {
-            let rows = sampled::rows_after(episode, n_shared, self.config.on_break)
+            let rows = sampled::rows_without(episode, unlearned, self.config.on_break)
                 .map_err(|error| no_rows(error.to_string()))?;
             return Ok(Made {
                 split: rows.len() > 1,
@@ -329,7 +342,7 @@ impl Maker<'_> {
             no_rows("it has text without ids, and no chat template was given".to_owned())
         })?;
         let rendered = renderer
-            .rows_after(episode, n_shared, self.config.on_break)
+            .rows_without(episode, unlearned, self.config.on_break)
             .map_err(|error| no_rows(error.to_string()))?;
         Ok(Made {
             split: rendered.split.is_some(),

@@ -16,9 +16,9 @@ use temper_checkpoint::{
 use temper_core::{Digest, Message, Role, digest::Hasher};
 
 use crate::{
-    episode::{Episode, is_faulty},
+    episode::Episode,
     row::{RowError, Span, SpanKind, TokenSource, TrainingRow},
-    sampled::OnBreak,
+    sampled::{OnBreak, Unlearned},
 };
 
 /// Spells conversations as one checkpoint does.
@@ -102,14 +102,18 @@ impl Renderer<'_> {
     /// What the template refuses; a break, if that is refused; a rendering in which nothing is
     /// trainable, with the template's name.
     pub fn rows(&self, episode: &Episode, on_break: OnBreak) -> Result<Rendered, RenderError> {
-        self.rows_after(episode, episode.n_shared(), on_break)
+        let unlearned = Unlearned {
+            n_shared: episode.n_shared(),
+            ..Unlearned::default()
+        };
+        self.rows_without(episode, unlearned, on_break)
     }
 
-    /// As [`Renderer::rows`], with nothing learned of the first `n_shared` steps.
-    pub(crate) fn rows_after(
+    /// As [`Renderer::rows`], without what is not to be learned.
+    pub(crate) fn rows_without(
         &self,
         episode: &Episode,
-        n_shared: usize,
+        unlearned: Unlearned,
         on_break: OnBreak,
     ) -> Result<Rendered, RenderError> {
         let messages = episode.messages();
@@ -118,11 +122,7 @@ impl Renderer<'_> {
         let mut steps = episode.steps().iter();
         for (index, message) in messages.iter().enumerate().skip(episode.prompt().len()) {
             if message.role == Role::Assistant {
-                masked[index] = match steps.next() {
-                    Some(step) if step.number as usize <= n_shared => Some(SpanKind::SharedReply),
-                    Some(step) if is_faulty(step) => Some(SpanKind::FaultyReply),
-                    _ => None,
-                };
+                masked[index] = steps.next().and_then(|step| unlearned.kind(step));
             }
         }
         let values: Vec<Value> = messages.iter().map(message_value).collect();

@@ -67,6 +67,8 @@ pub enum SpanKind {
     Reply,
     /// A reply that had no action that could run.
     FaultyReply,
+    /// A reply whose command failed, where these are not learned.
+    FailedCommand,
     /// A reply of the assistant that another row teaches.
     EarlierReply,
     /// A reply that another trial gave, which this one goes on from.
@@ -96,6 +98,7 @@ impl SpanKind {
         match self {
             SpanKind::Reply => "the assistant's own tokens",
             SpanKind::FaultyReply => "masked: a reply without a usable action",
+            SpanKind::FailedCommand => "masked: a reply whose command failed",
             SpanKind::EarlierReply => "masked: an earlier reply, learned in a row of its own",
             SpanKind::SharedReply => "masked: a reply of the trial that this one goes on from",
             SpanKind::ExcludedReply => "masked: excluded when it was sampled",

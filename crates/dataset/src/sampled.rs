@@ -6,7 +6,7 @@
 //! log-probabilities are copied; nothing is encoded again.
 
 use serde::{Deserialize, Serialize};
-use temper_core::trajectory::{Step, TokenRecord};
+use temper_core::trajectory::{Step, StepOutcome, TokenRecord};
 
 use crate::{
     episode::{Episode, is_faulty},
@@ -34,6 +34,51 @@ pub enum FaultyReplies {
     Refuse,
     /// They stay in the conversation and are not learned; what follows them is.
     Mask,
+}
+
+/// What becomes of replies whose command failed: ended with another exit code than 0, or not in
+/// time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailedCommands {
+    /// They are learned as others are. A test run that shows the fault fails too, and rightly so.
+    #[default]
+    Learn,
+    /// They stay in the conversation and are not learned; how the trial goes on from them is. For
+    /// trials in which a command fails only where something went wrong.
+    Mask,
+}
+
+/// What of a trial is not learned.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unlearned {
+    /// Steps at the beginning that are another trial's.
+    pub n_shared: usize,
+    /// Whether replies whose command failed are.
+    pub failed: FailedCommands,
+}
+
+impl Unlearned {
+    /// As what a step's reply is masked, if it is.
+    pub(crate) fn kind(self, step: &Step) -> Option<SpanKind> {
+        if step.number as usize <= self.n_shared {
+            Some(SpanKind::SharedReply)
+        } else if is_faulty(step) {
+            Some(SpanKind::FaultyReply)
+        } else if self.failed == FailedCommands::Mask && has_failed(step) {
+            Some(SpanKind::FailedCommand)
+        } else {
+            None
+        }
+    }
+}
+
+fn has_failed(step: &Step) -> bool {
+    let failed = step
+        .actions
+        .iter()
+        .any(|action| action.exit_code != Some(0));
+    step.outcome == StepOutcome::TimedOut || (step.outcome == StepOutcome::Ran && failed)
 }
 
 /// Why a trial gives no rows of sampled ids.
@@ -90,13 +135,17 @@ pub fn has_ids(episode: &Episode) -> bool {
 /// When ids are missing or lists disagree, when a prompt breaks and that is refused, and when a row
 /// would teach nothing.
 pub fn rows(episode: &Episode, on_break: OnBreak) -> Result<Vec<TrainingRow>, SampledError> {
-    rows_after(episode, episode.n_shared(), on_break)
+    let unlearned = Unlearned {
+        n_shared: episode.n_shared(),
+        ..Unlearned::default()
+    };
+    rows_without(episode, unlearned, on_break)
 }
 
-/// As [`rows`], with nothing learned of the first `n_shared` steps.
-pub(crate) fn rows_after(
+/// As [`rows`], without what is not to be learned.
+pub(crate) fn rows_without(
     episode: &Episode,
-    n_shared: usize,
+    unlearned: Unlearned,
     on_break: OnBreak,
 ) -> Result<Vec<TrainingRow>, SampledError> {
     let mut rows = Vec::new();
@@ -114,13 +163,16 @@ pub(crate) fn rows_after(
             rows.extend(std::mem::take(&mut current).finish(episode)?);
         }
         current.extend_prompt(&prompt[current.ids.len()..]);
-        let shared = step.number as usize <= n_shared;
-        current.extend_reply(step, record, shared);
+        current.extend_reply(record, unlearned.kind(step));
     }
     rows.extend(current.finish(episode)?);
     if rows.is_empty() {
         // Every reply is masked; the error of a row says so.
-        let reason = SpanKind::FaultyReply.reason().to_owned();
+        let kind = episode
+            .steps()
+            .first()
+            .and_then(|step| unlearned.kind(step));
+        let reason = kind.unwrap_or(SpanKind::ExcludedReply).reason().to_owned();
         return Err(RowError::NothingLearned { n_ids: 0, reason }.into());
     }
     Ok(rows)
@@ -173,18 +225,16 @@ impl Growing {
         self.span(SpanKind::Prompt);
     }
 
-    fn extend_reply(&mut self, step: &Step, record: &TokenRecord, shared: bool) {
-        let faulty = is_faulty(step);
+    fn extend_reply(&mut self, record: &TokenRecord, masked: Option<SpanKind>) {
         for (at, id) in record.completion_ids.iter().enumerate() {
             let kept = record.loss_mask.as_ref().is_none_or(|mask| mask[at]);
             let logprob = record.logprobs.as_ref().map(|logprobs| logprobs[at]);
             self.ids.push(*id);
             self.logprobs.push(logprob);
-            let kind = match (shared, faulty, kept) {
-                (true, ..) => SpanKind::SharedReply,
-                (false, true, _) => SpanKind::FaultyReply,
-                (false, false, false) => SpanKind::ExcludedReply,
-                (false, false, true) => SpanKind::Reply,
+            let kind = match (masked, kept) {
+                (Some(kind), _) => kind,
+                (None, false) => SpanKind::ExcludedReply,
+                (None, true) => SpanKind::Reply,
             };
             if kind.is_learned() {
                 self.learns = true;

@@ -37,7 +37,8 @@ pub struct CollectArgs {
     /// Tasks. Only training tasks can be given; the default is all of them.
     #[command(flatten)]
     pub suite: SuiteArgs,
-    /// demonstrator, demonstrator-recovery, search, or a model as for `run --agent`
+    /// demonstrator, demonstrator-plain, either with -recovery, search, or a model as for `run
+    /// --agent`
     #[arg(long, value_name = "TEACHER")]
     pub teacher: String,
     /// Label the teacher as the policy that is to be trained: rejection sampling

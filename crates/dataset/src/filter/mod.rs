@@ -21,7 +21,7 @@ use temper_core::{
 use crate::{
     episode::{Episode, is_faulty},
     row::RowOrigin,
-    sampled::FaultyReplies,
+    sampled::{FailedCommands, FaultyReplies},
 };
 use contamination::{Contamination, HeldOut};
 
@@ -40,8 +40,13 @@ pub trait Replay {
 pub struct FilterConfig {
     /// Trials of one task that are kept; absent keeps all.
     pub max_per_task: Option<usize>,
+    /// Trials of one task that leave the same patch and are kept; 1 if absent. Several ways to one
+    /// patch are worth more than one where the ways differ, as those of demonstrations do.
+    pub max_same_patch: Option<usize>,
     /// What becomes of replies without a usable action.
     pub faulty_replies: FaultyReplies,
+    /// What becomes of replies whose command failed.
+    pub failed_commands: FailedCommands,
     /// Decides which of several trials with one patch, and which beyond the cap, are left out.
     pub seed: u64,
 }
@@ -337,7 +342,9 @@ fn admit(
     let empty = Patch::default();
     let trial_patch = episode.trial().patch.as_ref().unwrap_or(&empty);
     let digest = patch::normalised_digest(trial_patch);
-    if let Some((_, other)) = kept.iter().find(|(other, _)| *other == digest) {
+    let mut same = kept.iter().filter(|(other, _)| *other == digest);
+    // The last place that there is decides; 1 is the first.
+    if let Some((_, other)) = same.nth(config.max_same_patch.unwrap_or(1) - 1) {
         return Err(DropReason::DuplicatePatch {
             kept: other.origin(),
         });

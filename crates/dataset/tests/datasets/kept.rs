@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use temper_core::{
-    Patch, Split,
+    Bytes, Patch, Split, Task,
     task::TrainingTask,
-    trajectory::{Exit, StepOutcome},
+    trajectory::{Action, Exit, StepOutcome},
     verdict::{Resolution, Tampering},
 };
 use temper_dataset::{
@@ -16,7 +16,7 @@ use temper_dataset::{
     filter::{DropReason, Replay, contamination::HeldOut},
     pairs::PairConfig,
     row::SpanKind,
-    sampled::FaultyReplies,
+    sampled::{FailedCommands, FaultyReplies},
     show::show,
 };
 
@@ -111,6 +111,64 @@ fn faulty_replies_can_be_masked() {
             "{span:?}"
         );
     }
+}
+
+/// A trial whose first command ended with this exit code.
+fn failing_first(task: &Task, attempt: u32, exit_code: Option<i32>) -> Made {
+    let mut trial = made(task, attempt, Resolution::Resolved, "return 1");
+    trial.steps[0].actions.push(Action {
+        command: "ls".to_owned(),
+        tool_call_id: None,
+        exit_code,
+        timed_out: exit_code.is_none(),
+        output: Bytes(Vec::new()),
+        omitted_bytes: 0,
+        wall_seconds: 0.0,
+    });
+    trial
+}
+
+#[test]
+fn replies_whose_command_failed_can_be_masked() {
+    let task = train("a");
+    let learned = |exit_code: Option<i32>, failed: FailedCommands| -> Vec<String> {
+        let mut config = config();
+        config.filter.failed_commands = failed;
+        let dataset = run(&[failing_first(&task, 0, exit_code).episode()], &config).unwrap();
+        let shown = show(&dataset.rows[0], &tokenizer("words")).unwrap();
+        let learned = shown.iter().filter(|span| span.learned);
+        learned.map(|span| span.text.clone()).collect()
+    };
+    let submits = "```bash\necho COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT\n```<|im_end|>";
+    let both = ["```bash\nls\n```<|im_end|>", submits];
+    assert_eq!(learned(Some(0), FailedCommands::Mask), both);
+    assert_eq!(learned(Some(1), FailedCommands::Learn), both);
+    for failed in [Some(1), Some(-9), None] {
+        assert_eq!(learned(failed, FailedCommands::Mask), [submits]);
+    }
+}
+
+#[test]
+fn several_ways_to_one_patch_are_kept_as_far_as_is_asked_for() {
+    let task = train("a");
+    let mut episodes: Vec<Episode> = (0..4)
+        .map(|n| made(&task, n, Resolution::Resolved, "return 1").episode())
+        .collect();
+    episodes.push(made(&task, 4, Resolution::Resolved, "return 2").episode());
+    for (most, n_rows) in [(None, 2), (Some(1), 2), (Some(3), 4), (Some(9), 5)] {
+        let mut config = config();
+        config.filter.max_same_patch = most;
+        let dataset = run(&episodes, &config).unwrap();
+        assert_eq!(dataset.rows.len(), n_rows, "{most:?}");
+        let dropped = dataset.report.n_dropped.get("duplicate-patch");
+        assert_eq!(dropped.copied().unwrap_or(0), 5 - n_rows);
+    }
+    let mut config = config();
+    config.filter.max_same_patch = Some(0);
+    assert!(matches!(
+        run(&episodes, &config),
+        Err(BuildError::Ineffective(_))
+    ));
 }
 
 #[test]

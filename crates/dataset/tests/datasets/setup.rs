@@ -9,7 +9,7 @@ use temper_dataset::{
     episode::Episode,
     filter::{FilterConfig, Replay, contamination::HeldOut},
     render::Renderer,
-    sampled::{FaultyReplies, OnBreak},
+    sampled::OnBreak,
 };
 
 use crate::support::{Made, made, patch, step, task, template, tokenizer, tokens};
@@ -17,9 +17,8 @@ use crate::support::{Made, made, patch, step, task, template, tokenizer, tokens}
 pub fn config() -> BuildConfig {
     BuildConfig {
         filter: FilterConfig {
-            max_per_task: None,
-            faulty_replies: FaultyReplies::Refuse,
             seed: 1,
+            ..FilterConfig::default()
         },
         on_break: OnBreak::Split,
         max_tokens: None,

@@ -69,6 +69,11 @@ impl Edit<'_> {
         lines
     }
 
+    /// The lines that a replacement names: those that go, and as much around them as it takes.
+    pub fn unique_old(&self) -> Option<Vec<String>> {
+        self.unique().map(|(old, _)| old)
+    }
+
     fn old(&self) -> &[String] {
         &self.lines[self.first - 1..self.first - 1 + self.n_old]
     }

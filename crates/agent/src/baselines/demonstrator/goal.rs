@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, path::Path};
 use temper_core::{Entry, Patch, PreparedTask, TreePath, patch, tree::Changes};
 
 /// Changes that lie closer than this are made in one edit.
-const SAME_EDIT_LINES: usize = 6;
+pub const SAME_EDIT_LINES: usize = 6;
 /// A fix of more places than this is no small repair.
 const MOST_EDITS: usize = 12;
 /// How far from the end of a file that lacks its last newline an edit has to be.
@@ -84,23 +84,24 @@ pub enum NoGoal {
 }
 
 impl Goal {
-    /// Reads the known fix of a task against its start.
-    pub fn of(task: &PreparedTask) -> Result<Goal, NoGoal> {
+    /// Reads the known fix of a task against its start. Changes with at most `near` lines between
+    /// them are one.
+    pub fn of(task: &PreparedTask, near: usize) -> Result<Goal, NoGoal> {
         let fix = crate::trial::known_fix(&task.task)
             .map_err(|error| NoGoal::Patch(error.to_string()))?
             .ok_or(NoGoal::NoPatch)?;
         let start = task.start_tree.as_deref().ok_or(NoGoal::NoStart)?;
-        Goal::of_patch(start, &fix)
+        Goal::of_patch(start, &fix, near)
     }
 
     /// Reads a patch against a tree on this machine.
-    pub fn of_patch(start: &Path, fix: &Patch) -> Result<Goal, NoGoal> {
+    pub fn of_patch(start: &Path, fix: &Patch, near: usize) -> Result<Goal, NoGoal> {
         let mut read = |path: &TreePath| temper_sandbox::verify::read_entry(start, path);
         let applied =
             patch::apply(fix, &mut read).map_err(|error| NoGoal::Patch(error.to_string()))?;
         let mut goal = Goal::default();
         for (path, after) in &applied.changes {
-            goal.add_file(path, read(path), after.as_ref(), &mut read)?;
+            goal.add_file(path, read(path), after.as_ref(), near, &mut read)?;
         }
         let lines: usize = goal.changes.iter().map(|c| c.old.len() + c.new.len()).sum();
         if goal.changes.len() > MOST_EDITS || lines > MOST_LINES || goal.changes.is_empty() {
@@ -114,6 +115,7 @@ impl Goal {
         path: &TreePath,
         before: Option<Entry>,
         after: Option<&Entry>,
+        near: usize,
         read: &mut patch::Reader<'_>,
     ) -> Result<(), NoGoal> {
         let file = path.to_text().into_owned();
@@ -146,7 +148,7 @@ impl Goal {
         let text = patch::diff(read, &one);
         let lines: Vec<String> = before_text.lines().map(str::to_owned).collect();
         let groups = groups_of(&String::from_utf8_lossy(&text.0));
-        for (first, old, new) in joined(groups, &lines) {
+        for (first, old, new) in joined(groups, near, &lines) {
             // Edits write whole lines, so a last one without a newline must not be near.
             if !ends(before_text) && first + old.len() + END_LINES > lines.len() {
                 return Err(shape("is changed near an end without a newline"));
@@ -208,12 +210,12 @@ fn groups_of(diff: &str) -> Vec<Group> {
 }
 
 /// Makes one group of those that lie close together.
-fn joined(groups: Vec<Group>, lines: &[String]) -> Vec<Group> {
+fn joined(groups: Vec<Group>, near: usize, lines: &[String]) -> Vec<Group> {
     let mut joined: Vec<Group> = Vec::new();
     for (first, old, new) in groups {
         if let Some((start, before, after)) = joined.last_mut() {
             let end = *start + before.len();
-            if first >= end && first - end <= SAME_EDIT_LINES {
+            if first >= end && first - end <= near {
                 let between = &lines[end - 1..first - 1];
                 before.extend(between.iter().cloned());
                 after.extend(between.iter().cloned());
@@ -334,7 +336,7 @@ mod tests {
         let changes: Changes = [(path, Some(entry))].into();
         let mut read = |path: &TreePath| temper_sandbox::verify::read_entry(place.path(), path);
         let fix = patch::diff(&mut read, &changes);
-        Goal::of_patch(place.path(), &fix)
+        Goal::of_patch(place.path(), &fix, SAME_EDIT_LINES)
     }
 
     /// Applies changes from the last to the first, as lines.

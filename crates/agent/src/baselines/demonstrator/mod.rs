@@ -9,9 +9,13 @@
 //!
 //! With [`FirstTry::Wrong`] it first makes an edit that does not help, sees the public tests fail,
 //! and only then makes the right one.
+//!
+//! [`Procedure::Varied`] shows many ways to go; [`Procedure::Plain`] always goes the same one, which
+//! a small model can learn.
 
 mod edit;
 mod goal;
+mod plain;
 mod script;
 mod search;
 mod visible;
@@ -44,12 +48,25 @@ pub enum FirstTry {
     Wrong,
 }
 
+/// How a demonstration goes about it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Procedure {
+    /// By any visible lead, with commands and words that vary.
+    #[default]
+    Varied,
+    /// One procedure: which code the failing tests run, then edits that the tests judge.
+    Plain,
+}
+
 /// What a demonstration may do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DemonstratorSettings {
     /// Whether it goes wrong first.
     pub first_try: FirstTry,
+    /// How it goes about it.
+    pub procedure: Procedure,
     /// Commands that may be spent on finding one place.
     pub most_searches: u32,
 }
@@ -58,6 +75,7 @@ impl Default for DemonstratorSettings {
     fn default() -> Self {
         DemonstratorSettings {
             first_try: FirstTry::Right,
+            procedure: Procedure::Varied,
             most_searches: 8,
         }
     }
@@ -92,9 +110,19 @@ impl ModelFactory for DemonstratorFactory {
             message,
             attempts: Vec::new(),
         };
-        let goal = Goal::of(task).map_err(|error| refused(error.to_string()))?;
+        let near = match self.settings.procedure {
+            Procedure::Varied => goal::SAME_EDIT_LINES,
+            Procedure::Plain => 0,
+        };
+        let goal = Goal::of(task, near).map_err(|error| refused(error.to_string()))?;
         let start = task.start_tree.as_deref();
         let sources = start.map(goal::sources).unwrap_or_default();
+        if self.settings.procedure == Procedure::Plain {
+            let goes_wrong = self.settings.first_try == FirstTry::Wrong;
+            return Ok(Box::new(plain::Plain::new(
+                goal, &sources, goes_wrong, seed,
+            )));
+        }
         Ok(Box::new(Demonstrator::new(
             goal,
             sources,
@@ -105,7 +133,7 @@ impl ModelFactory for DemonstratorFactory {
 }
 
 /// Counts changes of this module that change trajectories.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Why a demonstration ended without the fix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -6,6 +6,8 @@ use std::{collections::BTreeSet, sync::LazyLock};
 use regex::Regex;
 use temper_core::{Message, Role};
 
+use crate::baselines::search::statement::LEADS;
+
 /// A file and a line that some text names together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hit {
@@ -132,8 +134,11 @@ impl Visible {
                 take(part.as_str());
             }
         }
-        let plain = self.statement.split("Run the public tests").next();
-        take(plain.unwrap_or_default());
+        let end = LEADS
+            .iter()
+            .filter_map(|lead| self.statement.find(lead))
+            .min();
+        take(&self.statement[..end.unwrap_or(self.statement.len())]);
         words
     }
 

@@ -51,7 +51,8 @@ pub fn lines(old: &[String], new: &[String], choice: &mut Choice) -> Option<Vec<
     (!found.is_empty()).then(|| found.swap_remove(choice.below(found.len())))
 }
 
-fn turned(line: &str) -> Vec<String> {
+/// The line with one operator turned, in each way.
+pub fn turned(line: &str) -> Vec<String> {
     let mut lines = Vec::new();
     if line.trim_start().starts_with('#') {
         return lines;

@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 
 use temper_core::{Message, Role};
 
-/// The line in front of the command, as statements of Temper's own tasks end.
-const LEAD: &str = "Run the public tests with:";
+/// The line in front of the command, as statements of Temper's own tasks end: those written by hand
+/// and those that the factory makes.
+pub(in crate::baselines) const LEADS: [&str; 2] =
+    ["Run the public tests with:", "Run the tests with:"];
 
 /// More words than this do not sharpen anything.
 const MOST_WORDS: usize = 400;
@@ -28,9 +30,17 @@ impl Statement {
         let Some(Message { content, .. }) = first else {
             return Statement::default();
         };
-        let test_command = content
-            .rsplit_once(LEAD)
-            .and_then(|(_, rest)| rest.lines().map(str::trim).find(|line| !line.is_empty()))
+        let last = LEADS
+            .iter()
+            .filter_map(|lead| content.rfind(lead).map(|at| at + lead.len()))
+            .max();
+        let test_command = last
+            .and_then(|end| {
+                content[end..]
+                    .lines()
+                    .map(str::trim)
+                    .find(|line| !line.is_empty())
+            })
             .filter(|line| is_plain_pytest(line))
             .map(str::to_owned);
         let words = element(content, "pr_description")
@@ -91,6 +101,13 @@ mod tests {
         assert_eq!(
             statement.test_command.as_deref(),
             Some("python -m pytest -q a/test_a.py b.py")
+        );
+        let made = read(
+            "# `a` fails\n\nTests that pass must go on passing. Run the tests with:\n\n    python -m pytest -q t.py\n",
+        );
+        assert_eq!(
+            made.test_command.as_deref(),
+            Some("python -m pytest -q t.py")
         );
         assert!(statement.words.contains("partition_all"));
         assert!(!statement.words.contains("sources"));
