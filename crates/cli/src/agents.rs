@@ -104,6 +104,7 @@ impl Agent {
             "demonstrator-recovery" => Some((Procedure::Varied, FirstTry::Wrong)),
             "demonstrator-plain" => Some((Procedure::Plain, FirstTry::Right)),
             "demonstrator-plain-recovery" => Some((Procedure::Plain, FirstTry::Wrong)),
+            "demonstrator-search" => Some((Procedure::Search, FirstTry::Right)),
             _ => None,
         };
         if is_policy && (demonstrates.is_some() || ["search", "noop", "oracle"].contains(&text)) {

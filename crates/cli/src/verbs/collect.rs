@@ -37,7 +37,7 @@ pub struct CollectArgs {
     /// Tasks. Only training tasks can be given; the default is all of them.
     #[command(flatten)]
     pub suite: SuiteArgs,
-    /// demonstrator, demonstrator-plain, either with -recovery, search, or a model as for `run
+    /// demonstrator, demonstrator-plain, either with -recovery, demonstrator-search, search, or a model as for `run
     /// --agent`
     #[arg(long, value_name = "TEACHER")]
     pub teacher: String,

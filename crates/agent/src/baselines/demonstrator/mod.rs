@@ -57,6 +57,8 @@ pub enum Procedure {
     Varied,
     /// One procedure: which code the failing tests run, then edits that the tests judge.
     Plain,
+    /// The same with a program that first tries small edits by itself.
+    Search,
 }
 
 /// What a demonstration may do.
@@ -112,15 +114,17 @@ impl ModelFactory for DemonstratorFactory {
         };
         let near = match self.settings.procedure {
             Procedure::Varied => goal::SAME_EDIT_LINES,
-            Procedure::Plain => 0,
+            Procedure::Plain | Procedure::Search => 0,
         };
         let goal = Goal::of(task, near).map_err(|error| refused(error.to_string()))?;
         let start = task.start_tree.as_deref();
         let sources = start.map(goal::sources).unwrap_or_default();
-        if self.settings.procedure == Procedure::Plain {
-            let goes_wrong = self.settings.first_try == FirstTry::Wrong;
+        if self.settings.procedure != Procedure::Varied {
             return Ok(Box::new(plain::Plain::new(
-                goal, &sources, goes_wrong, seed,
+                goal,
+                &sources,
+                &self.settings,
+                seed,
             )));
         }
         Ok(Box::new(Demonstrator::new(

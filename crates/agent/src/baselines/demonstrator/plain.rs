@@ -8,13 +8,18 @@
 //! their text and never by a number: a small model copies a line that it saw, and misreads where it
 //! stood.
 //!
+//! With [`Procedure::Search`] the program of the first command tries small edits of its own, in the
+//! order of suspicion, with the failing tests as the judge, and keeps the first with which all tests
+//! pass. Such a fix needs no knowledge at all; only where the search finds none is the known fix
+//! shown.
+//!
 //! The suspicion is the Ochiai coefficient of lines over the public tests (Abreu et al. 2007), as
 //! in the search baseline; a function counts as its most suspicious line.
 
 use std::collections::BTreeMap;
 
 use super::{
-    GaveUp,
+    DemonstratorSettings, FirstTry, GaveUp, Procedure,
     edit::{Edit, Style},
     goal::Goal,
     submit_as_told, succeeded, tool,
@@ -27,9 +32,12 @@ use crate::{
     model::{Model, ModelError, ModelReply, ModelRequest},
 };
 
-/// The program of the first command. It prints less than what a profile shortens, and leaves the
+/// The program of the first command, and one that tries edits before it prints code. They print less than what a profile shortens, and leave the
 /// tests that failed and passed in `/tmp/t`, one a line, as arguments of pytest.
 const SUSPECTS: &str = include_str!("suspects.py");
+const MEND: &str = include_str!("mend.py");
+/// What stands behind the file's name where an edit of the program's own passes all tests.
+const MENDED: &str = " mended:\n";
 /// Runs these tests; they fail at once where the first of them do.
 const TESTS: &str = "python -m pytest -q -x --tb=no -oaddopts= @/tmp/t";
 /// Edits that do not help, at most.
@@ -67,6 +75,8 @@ pub(super) struct Plain {
     choice: Choice,
     /// Wrong edits still to be made.
     n_wrong: usize,
+    /// Whether its program tries edits first.
+    searches: bool,
     last: Last,
     shown: Vec<Section>,
 }
@@ -76,11 +86,12 @@ impl Plain {
     pub(super) fn new(
         goal: Goal,
         sources: &BTreeMap<String, String>,
-        goes_wrong: bool,
+        settings: &DemonstratorSettings,
         seed: u64,
     ) -> Self {
         let mut choice = Choice::new(seed);
-        let n_wrong = if goes_wrong {
+        let procedure = settings.procedure;
+        let n_wrong = if settings.first_try == FirstTry::Wrong {
             choice.between(1, MOST_WRONG)
         } else {
             0
@@ -98,6 +109,7 @@ impl Plain {
             new: change.new.clone(),
         });
         Plain {
+            searches: procedure == Procedure::Search,
             fix: fix.collect(),
             files,
             choice,
@@ -116,10 +128,28 @@ impl Plain {
                     return submit_as_told(request, GaveUp::NoLead.text());
                 };
                 self.last = Last::Suspects;
-                let thought = "I run the public tests and look at the code that failing ones run.";
+                let (thought, program) = if self.searches {
+                    (
+                        "I run the public tests and try small edits of the code that failing ones run.",
+                        MEND,
+                    )
+                } else {
+                    (
+                        "I run the public tests and look at the code that failing ones run.",
+                        SUSPECTS,
+                    )
+                };
                 let subject = subject(&visible.statement);
-                let command = format!("python - {subject} {tests} <<'EOF'\n{SUSPECTS}EOF");
+                let command = format!("python - {subject} {tests} <<'EOF'\n{program}EOF");
                 return reply(request, thought, &command);
+            }
+            Last::Suspects if visible.last().contains(MENDED) => {
+                self.last = Last::Right;
+                return reply(
+                    request,
+                    "An edit passes the tests. I run them once more.",
+                    TESTS,
+                );
             }
             Last::Suspects => self.shown = sections(visible.last()),
             Last::Wrong if succeeded(request) => return self.give_up(request, GaveUp::NoFailure),
@@ -325,7 +355,7 @@ mod tests {
         let mut plain = Plain::new(
             Goal::default(),
             &[("m.py".to_owned(), file.to_owned())].into(),
-            false,
+            &DemonstratorSettings::default(),
             0,
         );
         plain.shown = sections(SHOWN);
