@@ -6,7 +6,7 @@ mod support;
 
 use support::{Files, Fixture, changes};
 use temper_core::{
-    Construction, TestId,
+    Construction, Entry, TestId, TreePath,
     construction::FUNCTION_HALVES,
     task::{TestLists, Verifier},
     verdict::{LayerName, LayerOutcome, Resolution, Tampering, TestOutcome, Verdict},
@@ -178,6 +178,61 @@ fn a_file_that_does_not_parse_stops_at_the_syntax_layer() {
         "{}",
         verdict.detail
     );
+}
+
+#[test]
+fn the_graded_state_is_the_start_with_what_was_submitted() {
+    let public = "import os, stat\n\n\ndef kind(path):\n    mode = os.lstat(path).st_mode\n    return stat.S_IFMT(mode), stat.S_IMODE(mode)\n\n\ndef test_double():\n    assert kind('run.sh') == (stat.S_IFREG, 0o755)\n    assert kind('was_run.sh') == (stat.S_IFREG, 0o644)\n    assert kind('was_link') == (stat.S_IFREG, 0o644)\n    assert open('target').read() == 'kept'\n    assert os.readlink('link') == 'target' and os.readlink('was_file') == 'target'\n    assert open('was_dir').read() == 'file' and open('was_also_file/below').read() == 'dir'\n    assert not os.path.lexists('gone') and not os.path.lexists('empty')\n    assert os.listdir('half') == ['stays']\n\n\ndef test_keep():\n    pass\n";
+    let fixture = in_one_run_with(
+        &[
+            ("run.sh", "1"),
+            ("was_run.sh", "1"),
+            ("target", "kept"),
+            ("was_file", "1"),
+            ("was_dir/below", "1"),
+            ("was_also_file", "1"),
+            ("gone", "1"),
+            ("empty/below", "1"),
+            ("half/stays", "1"),
+            ("half/goes", "1"),
+        ],
+        public,
+        &format!("{public}\n\n{HIDDEN}"),
+    );
+    let start = fixture.directory.path().join("start");
+    std::os::unix::fs::symlink("target", start.join("was_link")).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(start.join("was_run.sh"), executable).unwrap();
+    let mut submitted = changes(&[
+        ("calc.py", FIXED),
+        ("was_run.sh", "2"),
+        ("was_link", "no longer"),
+        ("was_dir", "file"),
+        ("was_also_file/below", "dir"),
+    ]);
+    let mut set = |path: &str, entry| submitted.insert(TreePath::new(path).unwrap(), entry);
+    set(
+        "run.sh",
+        Some(Entry::File {
+            content: b"2".to_vec(),
+            executable: true,
+        }),
+    );
+    for path in ["link", "was_file"] {
+        let target = b"target".to_vec();
+        set(path, Some(Entry::Symlink { target }));
+    }
+    for path in [
+        "was_dir/below",
+        "was_also_file",
+        "gone",
+        "empty/below",
+        "half/goes",
+    ] {
+        set(path, None);
+    }
+    let (graded, _) = logs_of(&fixture, Submission::Changes(&submitted));
+    assert_eq!(graded.verdict.resolution, Resolution::Resolved);
 }
 
 #[test]

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Tasks that are tried between two looks at the limit and at interruptions.
-const PROVE_CHUNK: usize = 16;
+const PROVE_CHUNK: usize = 32;
 
 /// What is known when tasks are tried.
 pub(super) struct Tries<'a> {

@@ -212,8 +212,11 @@ fn run(sandbox: &mut dyn Sandbox, command: String) -> Result<Execution, Failure>
 }
 
 /// Paths may hold any byte and links must stay links, so the content travels in numbered files and
-/// a script moves it into place. It refuses to go through a link or over a directory.
+/// a script copies it into place. It refuses to go through a link or over a directory. Every verdict
+/// pays for the programs it starts, so it starts none that has nothing to do: a file that is new has
+/// the mode of the one it is copied from.
 const LAY: &str = r#"set -e -o pipefail
+umask 022
 fail() { printf '%s: %s\n' "$1" "$2"; exit 65; }
 check_parents() {
   local rest=$1 parent=.
@@ -226,23 +229,27 @@ check_parents() {
 while IFS= read -r -d '' path; do
   check_parents "$path"
   if [ -d "$path" ] && ! [ -L "$path" ]; then continue; fi
-  rm -f -- "./$path"
+  if [ -e "./$path" ] || [ -L "./$path" ]; then rm -f -- "./$path"; fi
   case $path in */*) rmdir -p --ignore-fail-on-non-empty -- "${path%/*}" 2>/dev/null || : ;; esac
 done < "$from/removed"
 while IFS= read -r -d '' kind && IFS= read -r -d '' path && IFS= read -r -d '' source; do
   check_parents "$path"
   while [ -d "$path" ] && ! [ -L "$path" ] && rmdir -- "./$path" 2>/dev/null; do :; done
   if [ -d "$path" ] && ! [ -L "$path" ]; then fail "$path" 'it is a directory'; fi
+  if [ -e "./$path" ] || [ -L "./$path" ]; then rm -f -- "./$path"; fi
   case $path in */*) [ -d "${path%/*}" ] || mkdir -p -- "./${path%/*}" ;; esac
   case $kind in
     link) ln -s -- "$source" "./$path" ;;
-    *) rm -f -- "./$path"; cp -- "$from/$source" "./$path"; chmod "$kind" -- "./$path" ;;
+    *) cp -- "$from/$source" "./$path" ;;
   esac
 done < "$from/written"
 "#;
 
 /// Lays changes into a sandbox's work tree.
 pub fn lay(sandbox: &mut dyn Sandbox, work_tree: &str, changes: &Changes) -> Result<(), NoState> {
+    if changes.is_empty() {
+        return Ok(());
+    }
     let from = format!(
         "/tmp/temper-state-{}",
         random_hex(8).map_err(NoState::Broken)?
@@ -250,9 +257,11 @@ pub fn lay(sandbox: &mut dyn Sandbox, work_tree: &str, changes: &Changes) -> Res
     let mut files = Vec::new();
     let (mut removed, mut written) = (Vec::new(), Vec::new());
     // Children come before their directories in this order, so that emptied ones can go.
-    for path in changes.keys().rev() {
-        removed.extend_from_slice(path.as_bytes());
-        removed.push(0);
+    for (path, entry) in changes.iter().rev() {
+        if entry.is_none() {
+            removed.extend_from_slice(path.as_bytes());
+            removed.push(0);
+        }
     }
     for (number, (path, entry)) in changes.iter().enumerate() {
         let (kind, source): (&[u8], Vec<u8>) = match entry {
@@ -265,10 +274,9 @@ pub fn lay(sandbox: &mut dyn Sandbox, work_tree: &str, changes: &Changes) -> Res
                 files.push(InjectedFile {
                     path: format!("{from}/{number}"),
                     content: Bytes(content.clone()),
-                    executable: false,
+                    executable: *executable,
                 });
-                let mode: &[u8] = if *executable { b"755" } else { b"644" };
-                (mode, number.to_string().into_bytes())
+                (b"file", number.to_string().into_bytes())
             }
         };
         for field in [kind, path.as_bytes(), &source] {
