@@ -1,4 +1,6 @@
-//! Licences as SPDX expressions, where the metadata is clear about them.
+//! Licences as SPDX expressions, where the metadata or the licence's own text is clear about them.
+
+use temper_core::{Entry, Tree};
 
 /// Trove classifiers that name one licence. Those that leave the version or the variant open
 /// (`BSD License`) name none.
@@ -98,9 +100,104 @@ pub(super) fn of(field: Option<&str>, classifiers: &[String]) -> Option<String> 
     }
 }
 
+/// Sentences of well-known licences, in lower case and with single spaces, and what else must not be
+/// in the text: the longer licences of a family hold the sentences of the shorter.
+const TEXTS: [(&str, &[&str], &[&str]); 5] = [
+    (
+        "MIT",
+        &[
+            "permission is hereby granted, free of charge, to any person obtaining a copy",
+            "the above copyright notice and this permission notice shall be included in all copies",
+        ],
+        &[],
+    ),
+    (
+        "BSD-3-Clause",
+        &[
+            BSD,
+            "redistributions in binary form must reproduce",
+            "endorse or promote products",
+        ],
+        &["all advertising materials"],
+    ),
+    (
+        "BSD-2-Clause",
+        &[BSD, "redistributions in binary form must reproduce"],
+        &["all advertising materials", "endorse or promote products"],
+    ),
+    (
+        "Apache-2.0",
+        &[
+            "apache license version 2.0, january 2004",
+            "grant of copyright license",
+        ],
+        &[],
+    ),
+    (
+        "ISC",
+        &[
+            "permission to use, copy, modify, and/or distribute this software for any purpose with or without fee is hereby granted, provided that the above copyright notice and this permission notice appear in all copies",
+        ],
+        &[],
+    ),
+];
+
+const BSD: &str = "redistribution and use in source and binary forms, with or without modification, are permitted provided that the following conditions are met";
+
+/// The licence whose text is the one licence file at the top of a tree; `None` when there are several
+/// such files, or texts of several licences in the one.
+pub(super) fn in_tree(tree: &Tree) -> Option<String> {
+    let mut files = tree.iter().filter(|(path, _)| {
+        let name = path.to_text().to_lowercase();
+        let stem = name.split('.').next().unwrap_or_default();
+        !name.contains('/') && ["licence", "license", "copying"].contains(&stem)
+    });
+    let (Some((_, Entry::File { content, .. })), None) = (files.next(), files.next()) else {
+        return None;
+    };
+    of_text(&String::from_utf8_lossy(content)).map(str::to_owned)
+}
+
+fn of_text(text: &str) -> Option<&'static str> {
+    let words: Vec<String> = text.split_whitespace().map(str::to_lowercase).collect();
+    let text = words.join(" ");
+    let mut known = TEXTS.iter().filter(|(_, has, lacks)| {
+        has.iter().all(|part| text.contains(part)) && !lacks.iter().any(|part| text.contains(part))
+    });
+    match (known.next(), known.next()) {
+        (Some((name, ..)), None) => Some(name),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_is_known_by_its_sentences_and_two_texts_are_none() {
+        let bsd = "Copyright 2020\nRedistribution and use in source and binary forms, with or\nwithout modification, are permitted provided that the following\nconditions are met:\n * Redistributions in binary form must reproduce the above\n";
+        let third = "The names may not be used to endorse or promote products\n";
+        let mit = "Permission is hereby granted, free of charge, to any person\nobtaining a copy of this. The above copyright notice and this permission notice\nshall be included in all copies.";
+        let tree = |files: &[(&str, &str)]| -> Tree {
+            let entries = files.iter();
+            entries
+                .map(|(path, text)| (path.parse().unwrap(), Entry::file(*text)))
+                .collect()
+        };
+        let of = |files: &[(&str, &str)]| in_tree(&tree(files));
+        assert_eq!(of(&[("LICENSE", bsd)]).as_deref(), Some("BSD-2-Clause"));
+        let all = format!("{bsd}{third}");
+        assert_eq!(
+            of(&[("LICENSE.txt", &all)]).as_deref(),
+            Some("BSD-3-Clause")
+        );
+        assert_eq!(of(&[("COPYING", mit)]).as_deref(), Some("MIT"));
+        assert_eq!(of(&[("LICENSE", mit), ("LICENSE.bsd", bsd)]), None);
+        assert_eq!(of(&[("LICENSE", &format!("{mit}{bsd}"))]), None);
+        assert_eq!(of(&[("LICENSE", "All rights reserved.")]), None);
+        assert_eq!(of(&[("vendor/LICENSE", mit)]), None);
+    }
 
     #[test]
     fn only_clear_words_become_spdx() {

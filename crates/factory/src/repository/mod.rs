@@ -368,7 +368,7 @@ pub fn open(
     Ok(Repository {
         project,
         version: metadata.version,
-        licence: metadata.licence,
+        licence: metadata.licence.or_else(|| licence::in_tree(&found.tree)),
         url: metadata.url.or(found.url),
         commit: found.commit,
         archive,
