@@ -1,6 +1,6 @@
 //! What turns a final state into a verdict: one file per verifier, and what they share.
 //!
-//! Grading never trusts the state it judges. Each layer runs in a fresh sandbox made from the
+//! Grading never trusts the state it judges. Each run of tests has a fresh sandbox made from the
 //! task's start and the submission; test files and whatever steers the test runner are put back
 //! first (`protected`), and results come through a channel whose key the code under test is not
 //! given (`channel`). What an attacker inside the test process can still do is said in
@@ -73,7 +73,8 @@ pub struct Graded {
     pub failure: Option<Failure>,
 }
 
-/// Receives each layer's log by name (`syntax`, `public`, `hidden`, `tests`).
+/// Receives logs by name: `syntax`, `public` and `hidden` of a layer, `tests` of a run that judges more
+/// than one layer or has none.
 pub type LogSink<'a> = dyn FnMut(&str, &[u8]) + 'a;
 
 /// Judges a final state by the task's verifier.
