@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 use temper_core::{
-    Trial,
+    Message, Trial,
     run_profile::{RunIdentity, differences},
     trajectory::{Exit, StepOutcome},
 };
@@ -54,7 +54,7 @@ pub enum Gate {
     /// Nothing broke outside of the agent: no trial was lost, none was started over, no call had
     /// to be repeated.
     Infrastructure,
-    /// The model answered in every trial.
+    /// The model answered in every trial, and not only with empty replies.
     AssistantTurns,
     /// Every action has its observation, and no observation is without an action.
     Observations,
@@ -195,7 +195,6 @@ impl Seen {
                 format!("{place}: the model never answered"),
             );
         }
-        self.n_turns += u64::from(trial.n_steps);
     }
 
     fn trajectory(
@@ -217,6 +216,21 @@ impl Seen {
             self.fail(Gate::Identity, format!("{place}: another model answered"));
         }
         let n_steps = trajectory.steps.len();
+        // A server that loses the text of every reply still answers every call.
+        let says =
+            |reply: &Message| !reply.content.trim().is_empty() || !reply.tool_calls.is_empty();
+        let n_turns = trajectory
+            .steps
+            .iter()
+            .filter(|step| says(&step.reply))
+            .count();
+        self.n_turns += n_turns as u64;
+        if n_steps > 0 && n_turns == 0 {
+            self.fail(
+                Gate::AssistantTurns,
+                format!("{place}: each of {n_steps} replies is empty"),
+            );
+        }
         for (index, step) in trajectory.steps.iter().enumerate() {
             let (n_actions, n_observations) = (step.actions.len(), step.observations.len());
             self.n_actions += n_actions as u64;

@@ -441,11 +441,14 @@ fn a_record_speaks_for_its_own_checkpoint_and_names_what_was_refused() {
     assert_eq!(other.found, record.settings.config_digest);
     assert_ne!(other.found, Some(other.wanted));
     // The server's limit is 40,960.
-    assert_eq!(record.refused_within(40_960), None);
-    assert_eq!(
-        record.refused_within(65_536).map(|level| level.level),
-        Some(45_000)
-    );
+    let not_accepted = |window| -> Vec<u64> {
+        let levels = record.not_accepted_within(window);
+        levels.into_iter().map(|level| level.level).collect()
+    };
+    assert_eq!(not_accepted(40_960), [0; 0]);
+    assert_eq!(not_accepted(65_536), [45_000]);
+    assert_eq!(record.accepted_within(65_536), Some(2000));
+    assert_eq!(record.accepted_within(1000), None);
     // A tokenizer without a configuration beside it says nothing of the checkpoint.
     let mut silent = record.clone();
     silent.settings.config_digest = None;

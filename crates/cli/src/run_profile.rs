@@ -18,6 +18,7 @@ use temper_core::{
     },
     task::Environment,
 };
+use temper_eval::claims::{self, Facts};
 
 use crate::{
     agents::Agent,
@@ -32,6 +33,17 @@ use crate::{
     tasks::PreparedSuite,
     verbs::model::locate::{self, Located},
 };
+
+/// Fields of a request that are settings of a run under their own names.
+const SAMPLING_FIELDS: [&str; 5] = [
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+];
+/// Fields of a request that a profile sets, too.
+const NAMED_FIELDS: [&str; 3] = ["temperature", "max_tokens", "max_completion_tokens"];
 
 /// Makes or takes up the job's directory, and writes and prints what the run is. A job that is something else is refused with every field that differs.
 pub fn begin(request: &Request<'_>, plan: &Plan) -> Result<(), CliError> {
@@ -286,20 +298,109 @@ fn settings(
     driver: &Value,
     trials: &TrialArgs,
 ) -> BTreeMap<String, Setting> {
+    let values = profile.settings();
+    let from = |key: &str| origin(profile, key);
+    let mut all = agent_settings(profile);
+    let mut add = |name: &str, setting| all.insert(name.to_owned(), setting);
+    // In this process what nobody set is Temper's default; elsewhere it is the server's business.
+    let otherwise = if agent.engine.is_some() {
+        Origin::Default
+    } else {
+        Origin::Server
+    };
+    let body = &driver["body"];
+    let sent = |keys: &[&str]| {
+        let value = keys
+            .iter()
+            .map(|key| &body[*key])
+            .find(|value| !value.is_null());
+        value.cloned()
+    };
+    let mut sampling =
+        |name: &str, of_profile: Option<Value>, key: &str, own: Option<Value>, keys: &[&str]| {
+            let setting = match (of_profile, sent(keys), own) {
+                (Some(value), ..) => Setting::new(Some(value), from(key), otherwise),
+                (None, Some(value), _) => Setting::new(Some(value), Origin::Flag, otherwise),
+                (None, None, Some(value)) => Setting::new(Some(value), Origin::Default, otherwise),
+                (None, None, None) => Setting::new(None::<Value>, Origin::Default, otherwise),
+            };
+            add(&format!("sampling.{name}"), setting);
+        };
+    let flags = &trials.sampling;
+    let own = |value: Value| agent.engine.is_some().then_some(value);
+    sampling(
+        "temperature",
+        values.temperature.map(|t| json!(t)),
+        "model.model_kwargs",
+        own(json!(flags.embedded_temperature.unwrap_or(0.0))),
+        &["temperature"],
+    );
+    sampling(
+        "max_output_tokens",
+        values.max_output_tokens.map(|n| json!(n)),
+        "temper.max_output_tokens",
+        own(json!(flags.embedded_reply_tokens.unwrap_or(1024))),
+        &["max_tokens", "max_completion_tokens"],
+    );
+    for key in SAMPLING_FIELDS {
+        sampling(key, None, "", None, &[key]);
+    }
+    // Further fields of a request change what comes back as well.
+    let other: serde_json::Map<String, Value> = body
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(key, _)| !NAMED_FIELDS.contains(&key.as_str()))
+        .filter(|(key, _)| !SAMPLING_FIELDS.contains(&key.as_str()))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    add(
+        "sampling.other",
+        Setting::new(
+            (!other.is_empty()).then_some(other),
+            Origin::Flag,
+            otherwise,
+        ),
+    );
+    if agent.engine.is_some()
+        && values.temperature.is_none()
+        && flags.embedded_temperature.is_some()
+    {
+        let given = flags.embedded_temperature;
+        add(
+            "sampling.temperature",
+            Setting::new(given, Origin::Flag, Origin::Default),
+        );
+    }
+    let default = TrialArgs::default().trial_timeout;
+    let timeout_from = if trials.trial_timeout == default {
+        Origin::Default
+    } else {
+        Origin::Flag
+    };
+    add(
+        "trial.timeout_seconds",
+        Setting::new(Some(trials.trial_timeout), timeout_from, Origin::Default),
+    );
+    all
+}
+
+/// Who set a key of the profile.
+fn origin(profile: &ResolvedProfile, key: &str) -> Origin {
+    if profile.overrides().keys().any(|set| set.starts_with(key)) {
+        Origin::Flag
+    } else {
+        Origin::Profile
+    }
+}
+
+/// The settings that are the profile's alone.
+fn agent_settings(profile: &ResolvedProfile) -> BTreeMap<String, Setting> {
     let mut all = BTreeMap::new();
     let values = profile.settings();
-    let from = |key: &str| {
-        if profile.overrides().keys().any(|set| set.starts_with(key)) {
-            Origin::Flag
-        } else {
-            Origin::Profile
-        }
-    };
     let mut of_profile = |name: &str, key: &str, value: Option<Value>| {
-        all.insert(
-            format!("agent.{name}"),
-            Setting::new(value, from(key), from(key)),
-        );
+        let from = origin(profile, key);
+        all.insert(format!("agent.{name}"), Setting::new(value, from, from));
     };
     for (name, key, value) in [
         ("protocol", "temper.protocol", Some(json!(values.protocol))),
@@ -365,77 +466,36 @@ fn settings(
     ] {
         of_profile(name, key, value);
     }
-    let mut add = |name: &str, setting| all.insert(name.to_owned(), setting);
-    // In this process what nobody set is Temper's default; elsewhere it is the server's business.
-    let otherwise = if agent.engine.is_some() {
-        Origin::Default
-    } else {
-        Origin::Server
+    all
+}
+
+/// What is known before a run: the audit of a checkpoint's files, as stated, and a profile by
+/// itself. What flags of the run would add is not in it.
+pub fn facts_before(model: &ModelIdentity, profile: Option<&ResolvedProfile>) -> Facts {
+    let mut facts = claims::of_model(model);
+    let Some(profile) = profile else {
+        return facts;
     };
-    let body = &driver["body"];
-    let sent = |keys: &[&str]| {
-        let value = keys
-            .iter()
-            .map(|key| &body[*key])
-            .find(|value| !value.is_null());
-        value.cloned()
-    };
-    let mut sampling =
-        |name: &str, of_profile: Option<Value>, key: &str, own: Option<Value>, keys: &[&str]| {
-            let setting = match (of_profile, sent(keys), own) {
-                (Some(value), ..) => Setting::new(Some(value), from(key), otherwise),
-                (None, Some(value), _) => Setting::new(Some(value), Origin::Flag, otherwise),
-                (None, None, Some(value)) => Setting::new(Some(value), Origin::Default, otherwise),
-                (None, None, None) => Setting::new(None::<Value>, Origin::Default, otherwise),
-            };
-            add(&format!("sampling.{name}"), setting);
-        };
-    let flags = &trials.sampling;
-    let own = |value: Value| agent.engine.is_some().then_some(value);
-    sampling(
-        "temperature",
-        values.temperature.map(|t| json!(t)),
-        "model.model_kwargs",
-        own(json!(flags.embedded_temperature.unwrap_or(0.0))),
-        &["temperature"],
-    );
-    sampling(
-        "max_output_tokens",
-        values.max_output_tokens.map(|n| json!(n)),
-        "temper.max_output_tokens",
-        own(json!(flags.embedded_reply_tokens.unwrap_or(1024))),
-        &["max_tokens", "max_completion_tokens"],
-    );
-    for key in [
-        "top_p",
-        "top_k",
-        "min_p",
-        "repetition_penalty",
-        "presence_penalty",
+    let mut settings = agent_settings(profile);
+    let values = profile.settings();
+    for (name, value) in [
+        ("temperature", values.temperature.map(|t| json!(t))),
+        (
+            "max_output_tokens",
+            values.max_output_tokens.map(|n| json!(n)),
+        ),
     ] {
-        sampling(key, None, "", None, &[key]);
-    }
-    if agent.engine.is_some()
-        && values.temperature.is_none()
-        && flags.embedded_temperature.is_some()
-    {
-        let given = flags.embedded_temperature;
-        add(
-            "sampling.temperature",
-            Setting::new(given, Origin::Flag, Origin::Default),
+        settings.insert(
+            format!("sampling.{name}"),
+            Setting::new(value, Origin::Profile, Origin::Profile),
         );
     }
-    let default = TrialArgs::default().trial_timeout;
-    let timeout_from = if trials.trial_timeout == default {
-        Origin::Default
-    } else {
-        Origin::Flag
-    };
-    add(
-        "trial.timeout_seconds",
-        Setting::new(Some(trials.trial_timeout), timeout_from, Origin::Default),
-    );
-    all
+    facts.extend(claims::of_settings(&settings));
+    facts.extend(claims::of_profile(
+        &profile_identity(profile),
+        values.context_tokens.map(u64::from),
+    ));
+    facts
 }
 
 /// The identity of files that run in this process: they are audited, hashes and all.

@@ -358,14 +358,24 @@ impl ProbeRecord {
         verdict
     }
 
-    /// The shortest level within `window` tokens that the server refused, cut or did not
-    /// understand; `None` when there is none.
-    pub fn refused_within(&self, window: u64) -> Option<&LevelRecord> {
-        let is_refused = |level: &&LevelRecord| {
-            level.level <= window && level.outcome.as_ref().is_some_and(Outcome::is_refusal)
-        };
-        let refused = self.levels.iter().filter(is_refused);
-        refused.min_by_key(|level| level.level)
+    /// The longest level within `window` tokens that the server accepted, counted alike and
+    /// understood; `None` when there is none.
+    pub fn accepted_within(&self, window: u64) -> Option<u64> {
+        let accepted = self.levels.iter().filter(|level| level.is_accepted());
+        let within = accepted.map(|level| level.level);
+        within.filter(|level| *level <= window).max()
+    }
+
+    /// The levels within `window` tokens of which the record does not show that, the shortest
+    /// first: refused, cut, counted otherwise, understood in part or not at all, never answered.
+    pub fn not_accepted_within(&self, window: u64) -> Vec<&LevelRecord> {
+        let mut levels: Vec<_> = self
+            .levels
+            .iter()
+            .filter(|level| level.level <= window && !level.is_accepted())
+            .collect();
+        levels.sort_by_key(|level| level.level);
+        levels
     }
 
     /// Refuses a record that is of another checkpoint than the one whose configuration this is, or
@@ -386,8 +396,7 @@ impl ProbeRecord {
 
     /// Whether every level was accepted.
     pub fn is_accepted(&self) -> bool {
-        let accepted = |level: &LevelRecord| level.outcome == Some(Outcome::Accepted);
-        self.is_complete && self.levels.iter().all(accepted)
+        self.is_complete && self.levels.iter().all(LevelRecord::is_accepted)
     }
 
     /// Writes the record by rename.
@@ -512,6 +521,11 @@ impl LevelRecord {
             outcome: None,
             answer: None,
         }
+    }
+
+    /// Whether the server accepted the prompt, counted it alike and understood it.
+    pub fn is_accepted(&self) -> bool {
+        self.phase == Phase::Done && self.outcome == Some(Outcome::Accepted)
     }
 
     /// Whether asking again would ask for what is known. What no server answered is not.

@@ -74,6 +74,14 @@ fn yarn_of_qwen3_8b() {
     assert!((scaled.inv_freq[30] - 0.001_222_882_7).abs() < 1e-9);
     let four = inverse_frequencies(&yarn(4.0), 128);
     assert!((four.attention_factor - 1.138_629_4).abs() < 1e-6);
+    // The ends of the ramp before they are rounded outwards.
+    let mut exact = yarn(2.0);
+    if let RopeScaling::Yarn { truncate, .. } = &mut exact.scaling {
+        *truncate = false;
+    }
+    let (low, high) = yarn_ramp(&exact, 128).unwrap();
+    assert!((low - 23.595_947_61).abs() < 5e-9, "{low}");
+    assert!((high - 39.650_880_71).abs() < 5e-9, "{high}");
 }
 
 /// The original length, not the extended one, sets the ramp.

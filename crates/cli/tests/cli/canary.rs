@@ -141,6 +141,22 @@ fn every_gate_stops_the_climb() {
         stopped.stdout
     );
 
+    // A server that answers every call with nothing, as behind a parser that eats the text.
+    let empty = workspace.script("empty", &[""; 5]);
+    let stopped = climb(
+        &workspace,
+        &empty,
+        "empty",
+        &["--set", "agent.step_limit=3"],
+    )
+    .expect(11);
+    assert_eq!(failed(&stopped.json()), ["assistant-turns"]);
+    assert!(
+        stopped.stdout.contains("each of 3 replies is empty"),
+        "{}",
+        stopped.stdout
+    );
+
     // The call is repeated and succeeds, the trial is solved, and the rung does not hold.
     let broken = with(&[32_768], 0, 1);
     let stopped = climb(&workspace, &broken.address, "broken", &[]).expect(11);

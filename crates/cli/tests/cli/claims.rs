@@ -464,3 +464,133 @@ fn an_audit_of_the_model_goes_into_the_identity() {
         differs.stdout
     );
 }
+
+/// Every setting that a run writes down is held against something, so none can be changed without
+/// a row that says so.
+#[test]
+fn no_setting_of_a_run_is_outside_of_the_ledger() {
+    let workspace = Workspace::new(1);
+    let server = serving(&[65_536]);
+    let profile = ["--profile", "official-public-repro"];
+    let plain = [&profile[..], &["--trial-timeout", "7200"]].concat();
+    let ran = run(&workspace, &server.address, "plain", &plain).expect(0);
+    let ledger = temper_eval::claims::Ledger::shipped();
+    let settings = profile_line(&ran)["identity"]["settings"].clone();
+    for name in settings.as_object().unwrap().keys() {
+        let held = |entry: &temper_eval::claims::Entry| entry.fact.as_ref() == Some(name);
+        assert!(ledger.entries.iter().any(held), "{name}");
+    }
+    let alignment = |job: &str, key: &str| {
+        let claims = workspace
+            .run(&["claims", "--job", job, "--format", "json"])
+            .expect(0)
+            .json();
+        let rows = claims["jobs"][0]["rows"].as_array().unwrap().clone();
+        let row = rows.iter().find(|row| row["key"] == key).unwrap().clone();
+        row["alignment"].as_str().unwrap().to_owned()
+    };
+    for (job, more, key) in [
+        ("top_k", &["--model-kwarg", "top_k=1"][..], "sampling.top_k"),
+        (
+            "other",
+            &[
+                "--model-kwarg",
+                "chat_template_kwargs={\"enable_thinking\": false}",
+            ],
+            "sampling.other",
+        ),
+        (
+            "timeout",
+            &["--trial-timeout", "60"],
+            "evaluation.trial_timeout",
+        ),
+    ] {
+        let flags = [&profile[..], more].concat();
+        run(&workspace, &server.address, job, &flags).expect(0);
+        assert_eq!(alignment("plain", key), "exact", "{key}");
+        assert_eq!(alignment(job, key), "not-aligned", "{key}");
+    }
+    // A job of a build that did not write such a setting down does not say that nobody set it.
+    let path = workspace.path("plain/run-profile.json");
+    let mut old: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let settings = old["identity"]["settings"].as_object_mut().unwrap();
+    settings.remove("sampling.other").unwrap();
+    fs::write(&path, old.to_string()).unwrap();
+    assert_eq!(alignment("plain", "sampling.other"), "cannot-be-confirmed");
+}
+
+#[test]
+fn checkpoint_and_profile_are_held_against_the_ledger_before_a_run() {
+    let workspace = Workspace::new(0);
+    let revision = "0da97e45dbbd44278bd55b878170ec369d2934fb";
+    let folder = format!("models--org--name/snapshots/{revision}");
+    let write = |dtype: &str| {
+        let config = json!({
+            "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 4096,
+            "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8,
+            "head_dim": 128, "rope_theta": 1000000, "rope_scaling": null,
+            "max_position_embeddings": 65536, "torch_dtype": dtype,
+        });
+        fs::create_dir_all(workspace.path(&folder)).unwrap();
+        fs::write(
+            workspace.path(&format!("{folder}/config.json")),
+            config.to_string(),
+        )
+        .unwrap();
+        // There are no weights, which the audit finds; what is there is read all the same.
+        let audit = ["model", "audit", &folder, "--format", "json"];
+        let audit = workspace.run(&audit).expect(7).stdout;
+        fs::write(workspace.path("audit.json"), audit).unwrap();
+    };
+    let base = ["claims", "--model-audit", "audit.json", "--format", "json"];
+    let official = ["--profile", "official-public-repro"];
+    let rows = |more: &[&str], code| {
+        let claims = workspace.run(&[&base[..], more].concat()).expect(code);
+        let claims = claims.json();
+        assert_eq!(claims["wording"], "project-experiment");
+        let rows = claims["jobs"][0]["rows"].as_array().unwrap().clone();
+        move |key: &str| {
+            let row = rows.iter().find(|row| row["key"] == key).unwrap();
+            (row["ours"].clone(), row["alignment"].clone())
+        }
+    };
+    write("bfloat16");
+    let row = rows(&official, 0);
+    for (key, ours, alignment) in [
+        ("checkpoint.revision", json!(revision), "approximate"),
+        ("checkpoint.architecture", json!("qwen3"), "approximate"),
+        ("checkpoint.dtype", json!("bfloat16"), "approximate"),
+        (
+            "checkpoint.max_position_embeddings",
+            json!(65_536),
+            "approximate",
+        ),
+        ("checkpoint.rope_scaling", json!("none"), "approximate"),
+        (
+            "scaffold.text",
+            json!("official-public-repro embedded"),
+            "approximate",
+        ),
+        ("agent.step_limit", json!(200), "exact"),
+        ("agent.cost_limit", json!(3.0), "exact"),
+        ("agent.directory", json!("/testbed"), "exact"),
+        ("agent.command_timeout", json!(60), "exact"),
+        ("context.tokens", json!(65_536), "exact"),
+        ("sampling.temperature", json!(1.0), "exact"),
+        ("sampling.max_tokens", json!("unset"), "exact"),
+        ("sampling.top_p", Value::Null, "cannot-be-confirmed"),
+        ("dataset.n_tasks", Value::Null, "cannot-be-confirmed"),
+    ] {
+        assert_eq!(row(key), (ours, json!(alignment)), "{key}");
+    }
+    assert_eq!(row("agent.variables").1, "exact");
+    // Without a profile its rows are not known; with the other one they are not aligned.
+    assert_eq!(rows(&[], 0)("agent.step_limit").0, Value::Null);
+    let hardened = rows(&["--profile", "project-hardened"], 7);
+    assert_eq!(hardened("agent.step_limit").1, "not-aligned");
+    write("float16");
+    assert_eq!(rows(&official, 7)("checkpoint.dtype").1, "not-aligned");
+    workspace
+        .run(&[&base[..], &["--job", "job"]].concat())
+        .expect(2);
+}

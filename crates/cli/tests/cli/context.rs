@@ -486,8 +486,93 @@ fn tempers_own_server_counts_as_its_tokenizer_does() {
     let plan = ["context", "plan", "model", "--window", "2048"];
     workspace.run(&plan).expect(0);
     let probed = [&plan[..], &["--probe", "probe.json", "--format", "json"]].concat();
-    assert_eq!(
-        workspace.run(&probed).expect(7).json()["probe"]["refused"],
-        1000
+    let shown = workspace.run(&probed).expect(7).json()["probe"].clone();
+    assert_eq!(shown["stated_window"], 2048);
+    assert_eq!(shown["accepted"], Value::Null);
+    assert_eq!(shown["not_accepted"][0]["level"], 1000);
+    assert_eq!(shown["not_accepted"][0]["outcome"]["kind"], "nonsense");
+}
+
+/// A plan with a probe holds only where the probe shows the window: each way of not showing it is
+/// named, also the quiet ones.
+#[test]
+fn a_probe_that_does_not_show_the_window_closes_the_plan() {
+    let workspace = Workspace::new(0);
+    let model = workspace.path("model");
+    write_model(&model);
+    write(
+        &workspace,
+        "model/config.json",
+        &qwen3_8b(json!({"max_position_embeddings": 4096})),
     );
+    let server = Loopback::start(&model, Some(4096), &[]);
+    let levels = ["--levels", "1500,2500", "--output", "probe.json"];
+    let probe = ["context", "probe", "--base-url", &server.url];
+    let tokenizer = ["--tokenizer", "model"];
+    workspace
+        .run(&[&probe[..], &tokenizer, &levels].concat())
+        .expect(0);
+    let text = fs::read_to_string(workspace.path("probe.json")).unwrap();
+    let record: Value = serde_json::from_str(&text).unwrap();
+    let plan = |record: &Value, code| {
+        fs::write(workspace.path("changed.json"), record.to_string()).unwrap();
+        let plan = ["context", "plan", "model", "--window", "4096"];
+        workspace
+            .run(&[&plan[..], &["--probe", "changed.json"]].concat())
+            .expect(code)
+            .stdout
+    };
+    let shown = plan(&record, 0);
+    assert!(
+        shown.contains("accepted up to the level of 2500 tokens"),
+        "{shown}"
+    );
+    let counts = json!({"server_tokens": 2400, "local_tokens": 2499});
+    let with = |kind: &str, fields: &Value| {
+        let mut outcome = fields.clone();
+        outcome["kind"] = kind.into();
+        outcome
+    };
+    for (outcome, words) in [
+        (
+            with("needles-missed", &json!({"n_found": 3, "n": 4})),
+            "3 of 4 codes found; missing at 2 %",
+        ),
+        (with("nonsense", &json!({})), "makes no sense"),
+        (with("uncounted", &json!({})), "does not count"),
+        (with("miscounted", &counts), "counted differently"),
+        (with("truncated", &counts), "2400 of 2499 tokens"),
+        (
+            with("rejected", &json!({"stated_limit": 2048, "message": "m"})),
+            "the limit is 2048",
+        ),
+        (with("timed-out", &json!({"seconds": 9.0})), "no answer"),
+        (with("dropped", &json!({"message": "m"})), "dropped: m"),
+        (
+            with("failed", &json!({"class": "Server", "message": "m"})),
+            "failed (Server)",
+        ),
+    ] {
+        let mut changed = record.clone();
+        changed["levels"][1]["outcome"] = outcome;
+        changed["levels"][1]["answer"]["needles"][0]["is_found"] = false.into();
+        let shown = plan(&changed, 7);
+        for words in [
+            "up to the level of 1500",
+            "against the window: 2500:",
+            words,
+        ] {
+            assert!(shown.contains(words), "{words}: {shown}");
+        }
+    }
+    let mut interrupted = record.clone();
+    interrupted["levels"][1]["phase"] = "sending".into();
+    interrupted["levels"][1]["outcome"] = Value::Null;
+    assert!(plan(&interrupted, 7).contains("2500: not answered yet"));
+    let mut smaller = record.clone();
+    smaller["server"]["listing"]["context_tokens"] = 3000.into();
+    assert!(plan(&smaller, 7).contains("the server states a window of 3000 tokens"));
+    let mut longer = record;
+    longer["levels"].as_array_mut().unwrap().clear();
+    assert!(plan(&longer, 7).contains("no level lies within the window"));
 }

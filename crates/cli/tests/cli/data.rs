@@ -99,3 +99,33 @@ fn files_that_are_no_trajectories_are_refused_with_a_hint() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
 }
+
+/// What a set does not hold shows in its columns: no result, no patch, no model.
+#[test]
+fn an_audit_names_the_columns_that_it_does_not_read_too() {
+    let workspace = Workspace::new(0);
+    let columns = |name: &str| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../dataset/tests/fixtures/parquet")
+            .join(name);
+        let path = path.display().to_string();
+        let table = workspace.run(&["data", "audit", &path]).expect(7).stdout;
+        let json = workspace.run(&["data", "audit", &path, "--format", "json"]);
+        let report = json.expect(7).json();
+        (table, report["files"][0]["columns"].clone())
+    };
+    let (table, names) = columns("plain.parquet");
+    assert!(
+        table.contains("\ncolumns: instance_id, messages\n"),
+        "{table}"
+    );
+    assert_eq!(names, json!(["instance_id", "messages"]));
+    let (_, names) = columns("wide.parquet");
+    assert_eq!(names, json!(["number", "instance_id", "messages"]));
+    rows(&workspace);
+    let lines = workspace
+        .run(&["data", "audit", "rows.jsonl"])
+        .expect(7)
+        .stdout;
+    assert!(!lines.contains("columns:"), "{lines}");
+}

@@ -1,6 +1,6 @@
 //! Rows in their order, put together to a report.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
 
 use temper_core::{Split, digest::Hasher};
 
@@ -43,16 +43,10 @@ pub(super) struct Fold {
 }
 
 impl Fold {
-    pub(super) fn new(files: &[PathBuf], options: &Options<'_>) -> Self {
+    pub(super) fn new(files: Vec<FileSummary>, options: &Options<'_>) -> Self {
         let overlaps = options.references.parts().into_iter();
         Fold {
-            files: files
-                .iter()
-                .map(|path| FileSummary {
-                    path: path.clone(),
-                    n_rows: 0,
-                })
-                .collect(),
+            files,
             max_tokens: options.max_tokens.filter(|_| options.tokens.is_some()),
             n_rows: 0,
             n_bytes: 0,

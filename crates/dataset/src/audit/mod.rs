@@ -20,7 +20,7 @@ use std::{
     collections::BTreeMap,
     io,
     panic::{self, AssertUnwindSafe},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Mutex,
         mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
@@ -109,6 +109,8 @@ pub fn audit(
     options: &Options<'_>,
     each_row: &mut dyn FnMut(&RowAudit) -> io::Result<()>,
 ) -> Result<Report, AuditError> {
+    let summaries = files.iter().map(|path| summary(path));
+    let summaries = summaries.collect::<Result<Vec<_>, _>>()?;
     let workers = options.workers.max(1);
     let sketcher = Sketcher::new();
     let (permit, permits) = sync_channel::<()>(2 * workers + 2);
@@ -129,7 +131,17 @@ pub fn audit(
             scope.spawn(move || work(batches, options, sketcher, &results));
         }
         drop(result_sender);
-        collect(files, options, &results, permit, each_row)
+        let fold = fold::Fold::new(summaries, options);
+        collect(fold, &results, permit, each_row)
+    })
+}
+
+/// A file before its rows are read.
+fn summary(path: &Path) -> Result<FileSummary, ReadError> {
+    Ok(FileSummary {
+        path: path.to_owned(),
+        n_rows: 0,
+        columns: RowReader::open(path)?.columns(),
     })
 }
 
@@ -271,13 +283,11 @@ fn analyse(raw: &RawRow, options: &Options<'_>, sketcher: &Sketcher) -> Analysed
 }
 
 fn collect(
-    files: &[PathBuf],
-    options: &Options<'_>,
+    mut fold: fold::Fold,
     results: &Receiver<Outcome>,
     permit: SyncSender<()>,
     each_row: &mut dyn FnMut(&RowAudit) -> io::Result<()>,
 ) -> Result<Report, AuditError> {
-    let mut fold = fold::Fold::new(files, options);
     let mut waiting = BTreeMap::new();
     let mut next = 0;
     let mut last = None;

@@ -65,6 +65,8 @@ pub struct FileSummary {
     pub path: PathBuf,
     /// Its rows.
     pub n_rows: u64,
+    /// Its columns, the unread ones included; absent for JSON Lines, where each line has its own.
+    pub columns: Option<Vec<String>>,
 }
 
 /// A count and what it is a part of.

@@ -184,6 +184,15 @@ impl RowReader {
         })
     }
 
+    /// The columns of a Parquet file as its schema names them, the unread ones included; `None` for
+    /// JSON Lines, where each line has its own.
+    pub fn columns(&self) -> Option<Vec<String>> {
+        match &self.source {
+            Source::Lines(_) => None,
+            Source::Parquet(rows) => Some(rows.columns()),
+        }
+    }
+
     /// The next row, or `None` at the end.
     pub fn next_row(&mut self) -> Result<Option<RawRow>, ReadError> {
         let row = match &mut self.source {

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use temper_core::run_profile::{ModelEvidence, RunIdentity};
+use temper_core::run_profile::{
+    ModelEvidence, ModelIdentity, ProfileIdentity, RunIdentity, Setting,
+};
 
 /// Facts by name. What is not known is absent.
 pub type Facts = BTreeMap<String, Fact>;
@@ -54,35 +56,11 @@ pub struct JobFacts {
 
 /// The facts of a run that wrote down what it is.
 pub fn of_job(identity: &RunIdentity) -> Facts {
-    let mut facts = Facts::new();
+    let mut facts = of_model(&identity.model);
     let mut add = |name: &str, value: Value, strength| {
         facts.insert(name.to_owned(), Fact { value, strength });
     };
     let measured = Strength::Measured;
-    let files = match identity.model.evidence {
-        ModelEvidence::Measured => Some(Strength::Measured),
-        ModelEvidence::Stated => Some(Strength::Stated),
-        ModelEvidence::Unknown => None,
-    };
-    if let Some(strength) = files {
-        let model = &identity.model;
-        for (name, value) in [
-            ("checkpoint.revision", json!(model.revision.value())),
-            ("checkpoint.architecture", json!(model.architecture.value())),
-            ("checkpoint.dtype", json!(model.dtype.value())),
-            (
-                "checkpoint.max_position_embeddings",
-                json!(model.max_position_embeddings.value()),
-            ),
-        ] {
-            if !value.is_null() {
-                add(name, value, strength);
-            }
-        }
-        if let Some(rope) = model.rope.value() {
-            add("checkpoint.rope_scaling", rope_scaling(rope), strength);
-        }
-    }
     if let Some(stated) = identity.dataset.stated.value() {
         let name = stated.split('@').next().unwrap_or_default();
         add("dataset.name", json!(name), Strength::Stated);
@@ -91,33 +69,83 @@ pub fn of_job(identity: &RunIdentity) -> Facts {
     add("dataset.format", json!(dataset.task_format), measured);
     add("dataset.split", json!(dataset.split), measured);
     add("dataset.n_tasks", json!(dataset.n_tasks), measured);
-    let profile = &identity.profile;
-    let text = match (profile.name == profile.kind, profile.provenance.as_str()) {
-        // A changed setting is another configuration, whatever text it started from.
-        (false, _) => format!("{} with overrides", profile.kind),
-        (true, "published") => "published".to_owned(),
-        (true, provenance) => format!("{} {}", profile.kind, provenance),
-    };
-    add("profile.text", json!(text), measured);
     add(
         "agent.implementation",
         json!(identity.producer.name),
         measured,
     );
-    if let Some(n) = identity.context.profile.value() {
-        add("context.profile", json!(n), measured);
-    }
     if let Some(n) = identity.context.server.value() {
         add("context.server", json!(n), measured);
     }
     if let Some(n) = identity.context.training.value() {
         add("context.training", json!(n), Strength::Stated);
     }
-    for (name, setting) in &identity.settings {
-        add(name, setting.value.clone(), measured);
-    }
     add("attempts", json!(identity.attempts), measured);
+    add("seed", json!(identity.seed), measured);
+    facts.extend(of_profile(
+        &identity.profile,
+        identity.context.profile.value().copied(),
+    ));
+    facts.extend(of_settings(&identity.settings));
     facts
+}
+
+/// The facts of a model's files; none where nobody says what they are.
+pub fn of_model(model: &ModelIdentity) -> Facts {
+    let strength = match model.evidence {
+        ModelEvidence::Measured => Strength::Measured,
+        ModelEvidence::Stated => Strength::Stated,
+        ModelEvidence::Unknown => return Facts::new(),
+    };
+    let mut facts = Facts::new();
+    for (name, value) in [
+        ("revision", json!(model.revision.value())),
+        ("architecture", json!(model.architecture.value())),
+        ("dtype", json!(model.dtype.value())),
+        (
+            "max_position_embeddings",
+            json!(model.max_position_embeddings.value()),
+        ),
+        (
+            "rope_scaling",
+            model.rope.value().map_or(Value::Null, rope_scaling),
+        ),
+    ] {
+        if !value.is_null() {
+            facts.insert(format!("checkpoint.{name}"), Fact { value, strength });
+        }
+    }
+    facts
+}
+
+/// The facts of a profile: which text, and the context that prompt and reply share, in tokens.
+pub fn of_profile(profile: &ProfileIdentity, context_tokens: Option<u64>) -> Facts {
+    let text = match (profile.name == profile.kind, profile.provenance.as_str()) {
+        // A changed setting is another configuration, whatever text it started from.
+        (false, _) => format!("{} with overrides", profile.kind),
+        (true, "published") => "published".to_owned(),
+        (true, provenance) => format!("{} {}", profile.kind, provenance),
+    };
+    let context = context_tokens.map(|n| ("context.profile", json!(n)));
+    [("profile.text", json!(text))]
+        .into_iter()
+        .chain(context)
+        .map(|(name, value)| (name.to_owned(), measured(value)))
+        .collect()
+}
+
+/// The facts that settings are, by their own names.
+pub fn of_settings(settings: &BTreeMap<String, Setting>) -> Facts {
+    let each = settings.iter();
+    each.map(|(name, setting)| (name.clone(), measured(setting.value.clone())))
+        .collect()
+}
+
+fn measured(value: Value) -> Fact {
+    Fact {
+        value,
+        strength: Strength::Measured,
+    }
 }
 
 /// The scaling of the rotary embedding in one word: `none` where there is none.

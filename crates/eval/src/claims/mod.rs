@@ -15,7 +15,7 @@ use temper_core::{
 };
 
 pub use decide::decide;
-pub use facts::{Fact, Facts, JobFacts, Strength, of_job};
+pub use facts::{Fact, Facts, JobFacts, Strength, of_job, of_model, of_profile, of_settings};
 pub use ledger::{Checked, Entry, Kind, Ledger, LedgerError, Published, Stage};
 
 /// What a result may be called, from weakest to strongest.

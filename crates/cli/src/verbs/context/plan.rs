@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use serde_json::Value;
-use temper_agent::context_probe::{ProbeError, ProbeRecord};
+use temper_agent::context_probe::{Outcome, ProbeError, ProbeRecord};
 use temper_checkpoint::context::{
     self, ContextPlan, Decision, Difference, MemoryEstimate, MemoryRequest, PlanRequest,
     RopeIdentity, ServerCommand, Serving, SourceError, Version, WeightSource,
@@ -12,6 +12,7 @@ use temper_checkpoint::context::{
 
 use super::{
     args::{CacheBits, PlanArgs},
+    probe::described,
     vllm,
 };
 use crate::{
@@ -50,8 +51,21 @@ struct Probed {
     /// Whether it shows the longer of two readings; absent where the plan is not undecided, or no
     /// level beyond the shorter one was answered.
     takes_more: Option<bool>,
-    /// The shortest level within the window that the server did not take, in tokens.
-    refused: Option<u64>,
+    /// The window that the server states, in tokens; older ones state none.
+    stated_window: Option<u64>,
+    /// The longest level within the window that it accepted, counted alike and understood.
+    accepted: Option<u64>,
+    /// The levels within the window of which the probe does not show that, shortest first.
+    not_accepted: Vec<NotAccepted>,
+    /// What speaks against the window, in words; empty where nothing does.
+    objections: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct NotAccepted {
+    level: u64,
+    /// Absent where the probe was interrupted before there was one.
+    outcome: Option<Outcome>,
 }
 
 #[derive(Serialize)]
@@ -123,7 +137,7 @@ pub fn run(args: &PlanArgs, places: &Places) -> Result<u8, CliError> {
     let is_assured = match &plan.probe {
         Some(probe) => {
             let is_there = plan.plan.decision.is_assured() || probe.takes_more == Some(true);
-            is_there && probe.refused.is_none()
+            is_there && probe.objections.is_empty()
         }
         None => plan.plan.decision.is_assured(),
     };
@@ -150,9 +164,31 @@ fn probed(path: &Path, config: &Value, plan: &ContextPlan) -> Result<Probed, Cli
         Decision::Undecided { declared, scaled } => record.takes_more_than(*declared.min(scaled)),
         _ => None,
     };
+    let stated_window = record.server.window();
+    let accepted = record.accepted_within(plan.window);
+    let not_accepted = record.not_accepted_within(plan.window);
+    let mut objections = Vec::new();
+    if let Some(stated) = stated_window.filter(|stated| *stated < plan.window) {
+        objections.push(format!("the server states a window of {stated} tokens"));
+    }
+    for level in &not_accepted {
+        objections.push(format!("{}: {}", level.level, described(level)));
+    }
+    if accepted.is_none() && not_accepted.is_empty() {
+        objections.push("no level lies within the window".to_owned());
+    }
     Ok(Probed {
         takes_more,
-        refused: record.refused_within(plan.window).map(|level| level.level),
+        stated_window,
+        accepted,
+        not_accepted: not_accepted
+            .into_iter()
+            .map(|level| NotAccepted {
+                level: level.level,
+                outcome: level.outcome.clone(),
+            })
+            .collect(),
+        objections,
     })
 }
 
@@ -241,10 +277,14 @@ fn table(plan: &Plan) -> String {
             }
             (None, _) => "of this checkpoint",
         };
-        let refused = probe.refused.map_or_else(String::new, |level| {
-            format!("; it did not take the level of {level} tokens, which is within the window")
-        });
-        field("probe", format!("{reading}{refused}"));
+        let accepted = match probe.accepted {
+            Some(level) => format!("accepted up to the level of {level} tokens"),
+            None => "no level within the window was accepted".to_owned(),
+        };
+        field("probe", format!("{reading}; {accepted}"));
+        for objection in &probe.objections {
+            field("", format!("against the window: {objection}"));
+        }
     }
     for reason in &plan.plan.reasons {
         field("", reason.clone());

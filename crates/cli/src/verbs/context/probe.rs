@@ -238,9 +238,28 @@ impl Counter {
 fn progress(level: &LevelRecord) -> String {
     let tokens = level.prompt.as_ref().map(|prompt| prompt.local_tokens);
     match (level.phase, tokens, &level.outcome) {
-        (Phase::Done, _, Some(outcome)) => format!("{}: {}", level.level, words(outcome)),
+        (Phase::Done, _, Some(_)) => format!("{}: {}", level.level, described(level)),
         (_, Some(tokens), _) => format!("{}: sending {tokens} tokens", level.level),
         _ => format!("{}: {:?}", level.level, level.phase),
+    }
+}
+
+/// What a level came to, and where in the prompt codes are missing: the depth of a gap tells a
+/// prompt whose beginning was cut off from a model that loses its way.
+pub(super) fn described(level: &LevelRecord) -> String {
+    let Some(outcome) = &level.outcome else {
+        return "not answered yet".to_owned();
+    };
+    let needles = level.answer.iter().flat_map(|answer| &answer.needles);
+    let missing: Vec<String> = needles
+        .filter(|needle| !needle.is_found)
+        .map(|needle| format!("{:.0} %", 100.0 * needle.depth))
+        .collect();
+    match outcome {
+        Outcome::NeedlesMissed { .. } | Outcome::Truncated { .. } if !missing.is_empty() => {
+            format!("{}; missing at {}", words(outcome), missing.join(", "))
+        }
+        _ => words(outcome),
     }
 }
 
@@ -296,10 +315,7 @@ fn table(record: &ProbeRecord) -> String {
                 let n_found = a.needles.iter().filter(|needle| needle.is_found).count();
                 format!("{n_found}/{}", a.needles.len())
             })),
-            level
-                .outcome
-                .as_ref()
-                .map_or_else(String::new, |outcome| printable(&words(outcome))),
+            printable(&described(level)),
         ]);
     }
     rows.to_string()

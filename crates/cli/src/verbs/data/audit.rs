@@ -1,6 +1,7 @@
 //! `temper data audit`: what is in published trajectories.
 
 use std::{
+    collections::BTreeSet,
     fs::File,
     io::{self, BufWriter, Write},
     path::Path,
@@ -124,11 +125,20 @@ impl<'a> RowsFile<'a> {
 
 fn text(report: &Report) -> String {
     let mut text = format!(
-        "{} rows in {} files, {:.1} MB of text\n\n",
+        "{} rows in {} files, {:.1} MB of text\n",
         report.n_rows,
         report.files.len(),
         report.n_bytes as f64 / 1e6
     );
+    let columns: BTreeSet<String> = report
+        .files
+        .iter()
+        .filter_map(|file| Some(file.columns.as_ref()?.join(", ")))
+        .collect();
+    for columns in columns {
+        text.push_str(&format!("columns: {}\n", printable(&columns)));
+    }
+    text.push('\n');
     let mut figures = Table::new(&[
         ("rows that are", Align::Left),
         ("n", Align::Right),

@@ -80,6 +80,13 @@ impl Rows {
         self.metadata.file_metadata().num_rows()
     }
 
+    /// Names of the columns, in the schema's order.
+    pub(super) fn columns(&self) -> Vec<String> {
+        let schema = self.metadata.file_metadata().schema();
+        let fields = schema.get_fields().iter();
+        fields.map(|field| field.name().to_owned()).collect()
+    }
+
     pub(super) fn next_row(&mut self) -> Result<Option<RawRow>> {
         loop {
             match &mut self.group {
