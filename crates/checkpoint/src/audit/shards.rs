@@ -7,13 +7,15 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
     io::Read,
+    marker::PhantomData,
     path::Path,
 };
 
 use serde::{
     Deserialize, Deserializer,
-    de::{MapAccess, Visitor},
+    de::{DeserializeOwned, Error, MapAccess, Visitor},
 };
+use serde_json::value::RawValue;
 
 use super::{Finding, MAX_SIDE_FILE_BYTES, WeightsSummary};
 use crate::{
@@ -27,27 +29,54 @@ const MAX_NAMED: usize = 3;
 /// More findings of one kind say no more.
 const MAX_FINDINGS: usize = 100;
 
-/// A header's entries in their order, doubled names kept.
-struct Entries(Vec<(String, serde_json::Value)>);
+/// More tensors than this in one header or index are refused: a published model has at most some
+/// ten thousand in a file.
+const MAX_ENTRIES: usize = 1_000_000;
+/// A longer name of a tensor is refused.
+const MAX_NAME_BYTES: usize = 4096;
+/// A longer description of a tensor is not taken apart.
+const MAX_ENTRY_BYTES: usize = 4096;
 
-impl<'de> Deserialize<'de> for Entries {
+/// A header's entries in their order, doubled names kept, each with its value or why there is none.
+/// Values are taken apart one by one, because as a tree of JSON values they would need many times
+/// the memory of their text.
+struct Entries<T>(Vec<(String, Result<T, String>)>);
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Entries<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct All;
-        impl<'de> Visitor<'de> for All {
-            type Value = Entries;
+        struct All<T>(PhantomData<T>);
+        impl<'de, T: DeserializeOwned> Visitor<'de> for All<T> {
+            type Value = Entries<T>;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("an object")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries<T>, A::Error> {
                 let mut entries = Vec::new();
-                while let Some(entry) = map.next_entry()? {
-                    entries.push(entry);
+                while let Some(name) = map.next_key::<String>()? {
+                    if name.len() > MAX_NAME_BYTES {
+                        let n = name.len();
+                        return Err(A::Error::custom(format!("a name in it has {n} bytes")));
+                    }
+                    if entries.len() == MAX_ENTRIES {
+                        return Err(A::Error::custom(format!(
+                            "it has more than {MAX_ENTRIES} entries"
+                        )));
+                    }
+                    entries.push((name, one(map.next_value()?)));
                 }
                 Ok(Entries(entries))
             }
         }
-        deserializer.deserialize_map(All)
+        deserializer.deserialize_map(All(PhantomData))
     }
+}
+
+fn one<T: DeserializeOwned>(text: Box<RawValue>) -> Result<T, String> {
+    let text = text.get();
+    if text.len() > MAX_ENTRY_BYTES {
+        return Err(format!("its description has {} bytes", text.len()));
+    }
+    serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
 #[derive(Deserialize)]
@@ -61,7 +90,7 @@ struct TensorEntry {
 struct Index {
     #[serde(default)]
     metadata: BTreeMap<String, serde_json::Value>,
-    weight_map: Entries,
+    weight_map: Entries<String>,
 }
 
 /// Checks the weights of a folder.
@@ -118,15 +147,16 @@ fn against_index(
     let mut by_file: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut n_bad = 0;
     for (tensor, file) in &index.weight_map.0 {
-        let reason = match file.as_str() {
-            Some(file) if is_plain_name(file) => {
+        let reason = match file {
+            Ok(file) if is_plain_name(file) => {
                 if mapped.insert(tensor, file).is_none() {
                     by_file.entry(file).or_default().push(tensor);
                     continue;
                 }
                 format!("it maps {tensor:?} twice")
             }
-            _ => format!("it maps {tensor:?} to {file}, which is no file's name"),
+            Ok(file) => format!("it maps {tensor:?} to {file:?}, which is no file's name"),
+            Err(error) => format!("it maps {tensor:?} to no file's name: {error}"),
         };
         n_bad += 1;
         if n_bad <= MAX_FINDINGS {
@@ -246,10 +276,10 @@ fn read_header(
             bad("its name is there twice".into());
             continue;
         }
-        let entry: TensorEntry = match serde_json::from_value(value) {
+        let entry: TensorEntry = match value {
             Ok(entry) => entry,
             Err(error) => {
-                bad(error.to_string());
+                bad(error);
                 continue;
             }
         };
@@ -318,7 +348,7 @@ fn read_header(
 }
 
 /// The header's entries, and the number of bytes behind it.
-fn header(path: &Path) -> Result<(Entries, u64), String> {
+fn header(path: &Path) -> Result<(Entries<TensorEntry>, u64), String> {
     let mut file = File::open(path).map_err(|error| error.to_string())?;
     let n_file = file.metadata().map_err(|error| error.to_string())?.len();
     let mut length = [0; 8];

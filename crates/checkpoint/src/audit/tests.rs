@@ -206,6 +206,61 @@ fn impossible_headers_are_findings_and_cost_nothing() {
     assert_eq!(kinds(folder.path()), ["header"]);
 }
 
+/// What is long is refused by its length and not repeated in the finding: as a tree of JSON values
+/// a header of this kind would take more than thirty times its own length.
+#[test]
+fn long_headers_and_indices_are_not_taken_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let reasons = || -> Vec<String> {
+        let options = AuditOptions {
+            revision: Some("r".into()),
+            n_threads: 1,
+        };
+        let findings = audit(folder, &options).unwrap().findings.into_iter();
+        findings
+            .filter(|finding| !matches!(finding, Finding::Words { .. }))
+            .map(|finding| finding.to_string())
+            .collect()
+    };
+    let zeros = format!("[0{}]", ",0".repeat(4 << 20));
+    let file = folder.join("model.safetensors");
+    for (header, words) in [
+        (format!(r#"{{"a":{zeros}}}"#), "its description has"),
+        (
+            format!(r#"{{"a":{{"dtype":"F32","shape":{zeros},"data_offsets":[0,0]}}}}"#),
+            "its description has",
+        ),
+        (
+            format!(r#"{{"{}":0}}"#, "n".repeat(1 << 20)),
+            "a name in it has 1048576 bytes",
+        ),
+        (
+            format!("{{{}\"\":0}}", "\"\":0,".repeat(1_000_000)),
+            "more than 1000000 entries",
+        ),
+    ] {
+        weights(&file, &header, 0);
+        let reasons = reasons();
+        assert!(
+            reasons.len() == 1 && reasons[0].contains(words) && reasons[0].len() < 300,
+            "{words}: {reasons:.300?}"
+        );
+    }
+    // The format's own remarks may be long.
+    weights(&file, &format!(r#"{{"__metadata__":{zeros}}}"#), 0);
+    assert_eq!(reasons(), [""; 0]);
+    std::fs::remove_file(&file).unwrap();
+    shard(&folder.join("a.safetensors"), &["one"]);
+    let map = format!(r#"{{"weight_map":{{"one":"a.safetensors","two":{zeros}}}}}"#);
+    fs::write(folder.join("model.safetensors.index.json"), map).unwrap();
+    let reasons = reasons();
+    assert!(
+        reasons.len() == 1 && reasons[0].contains("no file's name") && reasons[0].len() < 300,
+        "{reasons:.300?}"
+    );
+}
+
 #[test]
 fn a_revision_is_taken_from_who_states_it_and_never_guessed() {
     let commit = "0123456789abcdef0123456789abcdef01234567";
