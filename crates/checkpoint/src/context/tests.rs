@@ -38,35 +38,43 @@ fn a_scaled_configuration_is_never_multiplied_again() {
             "rope_scaling": {"rope_type": rope_type, "factor": 4.0, "original_max_position_embeddings": 32768},
         })
     };
-    assert_eq!(at_64k(yarn("yarn", 131_072)), Decision::Native);
-    assert_eq!(at_64k(yarn("vendor_yarn", 131_072)), Decision::Native);
-    let beyond = plan(&yarn("yarn", 131_072), &PlanRequest { window: 524_288 });
-    assert!(matches!(
-        beyond.decision,
-        Decision::Yarn {
-            factor: 16.0,
-            replaces: true,
-            ..
+    for rope_type in ["yarn", "vendor_yarn"] {
+        let config = yarn(rope_type, 131_072);
+        assert_eq!(at_64k(config.clone()), Decision::Native);
+        assert_eq!(declared(&config).scaled, Some(131_072));
+        let beyond = plan(&config, &PlanRequest { window: 524_288 });
+        assert!(matches!(
+            beyond.decision,
+            Decision::Yarn {
+                factor: 16.0,
+                replaces: true,
+                ..
+            }
+        ));
+        // Two readings, whatever the vendor calls it and wherever the settings stand.
+        let short = yarn(rope_type, 32_768);
+        let mut new = short.clone();
+        let settings = new.as_object_mut().unwrap().remove("rope_scaling").unwrap();
+        new["rope_parameters"] = settings;
+        let mut old = short.clone();
+        let settings = old["rope_scaling"].as_object_mut().unwrap();
+        let kind = settings.remove("rope_type").unwrap();
+        settings.insert("type".into(), kind);
+        for config in [&short, &new, &old] {
+            let third = plan(config, &PlanRequest { window: 65_536 });
+            assert_eq!(
+                third.decision,
+                Decision::Undecided {
+                    declared: 32_768,
+                    scaled: 131_072
+                }
+            );
+            let differ = |reason: &String| reason.contains("engines differ");
+            assert!(third.reasons.iter().any(differ));
+            let within = plan(config, &PlanRequest { window: 32_768 });
+            assert_eq!(within.decision, Decision::Native);
         }
-    ));
-    let third = plan(&yarn("yarn", 32_768), &PlanRequest { window: 65_536 });
-    assert_eq!(
-        third.decision,
-        Decision::Undecided {
-            declared: 32_768,
-            scaled: 131_072
-        }
-    );
-    assert!(
-        third
-            .reasons
-            .iter()
-            .any(|reason| reason.contains("engines differ"))
-    );
-    assert_eq!(
-        plan(&yarn("yarn", 32_768), &PlanRequest { window: 32_768 }).decision,
-        Decision::Native
-    );
+    }
 }
 
 #[test]
