@@ -62,7 +62,8 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Entries<T> {
                             "it has more than {MAX_ENTRIES} entries"
                         )));
                     }
-                    entries.push((name, one(map.next_value()?)));
+                    let value: Box<RawValue> = map.next_value()?;
+                    entries.push((name, one(&value)));
                 }
                 Ok(Entries(entries))
             }
@@ -71,8 +72,9 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Entries<T> {
     }
 }
 
-fn one<T: DeserializeOwned>(text: Box<RawValue>) -> Result<T, String> {
-    let text = text.get();
+/// The value of one entry, or why there is none.
+fn one<T: DeserializeOwned>(value: &RawValue) -> Result<T, String> {
+    let text = value.get();
     if text.len() > MAX_ENTRY_BYTES {
         return Err(format!("its description has {} bytes", text.len()));
     }
