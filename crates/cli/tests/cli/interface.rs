@@ -21,6 +21,40 @@ fn the_page_of_exit_codes_is_true() {
     assert_eq!(page.matches("\n| ").count() - 2, n_codes);
 }
 
+/// The command lines that pages tell a reader to type have verbs and flags that there are. `--help`
+/// at the end lets a line be read without being run.
+#[test]
+fn the_command_lines_of_the_pages_are_those_of_the_program() {
+    let workspace = Workspace::new(0);
+    for (page, n_lines) in [
+        (include_str!("../../../../docs/klear-agentforge.md"), 17),
+        (include_str!("../../../../docs/context.md"), 2),
+        (include_str!("../../../../docs/claims.md"), 4),
+        (include_str!("../../../../docs/canary.md"), 3),
+    ] {
+        let whole = page.replace("\\\n", " ");
+        let lines = whole.lines().filter_map(|line| line.strip_prefix("    "));
+        let mut n = 0;
+        for line in lines.filter_map(|line| line.trim().strip_prefix("temper ")) {
+            n += 1;
+            let line = line.split(" > ").next().unwrap_or(line);
+            let line = line
+                .replace("[the flags of run]", "")
+                .replace("AGENT", "noop");
+            // What is in brackets may be left out, and may be there.
+            let words: Vec<&str> = line
+                .split_whitespace()
+                .map(|word| word.trim_matches(['[', ']']))
+                .filter(|word| !word.is_empty() && *word != "…")
+                .chain(["--help"])
+                .collect();
+            let shown = workspace.run(&words).expect(0).stdout;
+            assert!(shown.contains("Usage: temper"), "{line}: {shown}");
+        }
+        assert!(n >= n_lines, "{n} of {n_lines} lines");
+    }
+}
+
 #[test]
 fn every_verb_explains_itself() {
     let workspace = Workspace::new(0);
