@@ -37,6 +37,8 @@ pub use words::Words;
 pub const SCHEMA_VERSION: u32 = 1;
 
 const MAX_SIDE_FILE_BYTES: u64 = 32 << 20;
+/// Configurations become a tree of JSON values, which takes many times their length.
+const MAX_CONFIG_BYTES: u64 = 4 << 20;
 
 /// How an audit is made.
 #[derive(Clone, Debug)]
@@ -202,6 +204,19 @@ pub enum Finding {
         /// What is wrong.
         reason: String,
     },
+    /// Most elements have another type than the configuration declares, as after a conversion that
+    /// left the configuration as it was, or in a quantised checkpoint.
+    #[error(
+        "the configuration declares {declared}, and {n_other} of {n_elements} elements have another type"
+    )]
+    DtypeDiffers {
+        /// In the configuration.
+        declared: String,
+        /// Elements of other types.
+        n_other: u64,
+        /// All elements.
+        n_elements: u64,
+    },
     /// Sources of the revision contradict each other.
     #[error("the revision is stated differently: {claims:?}")]
     RevisionConflict {
@@ -296,7 +311,8 @@ impl Finding {
     /// How grave it is.
     pub fn severity(&self) -> Severity {
         match self {
-            Finding::RevisionUnknown { .. }
+            Finding::DtypeDiffers { .. }
+            | Finding::RevisionUnknown { .. }
             | Finding::NoEndOfTurn { .. }
             | Finding::NoTemplate { .. }
             | Finding::DropsThinking { .. }
@@ -350,6 +366,13 @@ pub fn audit(path: &Path, options: &AuditOptions) -> Result<Audit, AuditError> {
             reason: finding.to_string(),
         }));
     }
+    let text = |key: &str| config.get(key).and_then(Value::as_str).map(str::to_owned);
+    let declared_dtype = text("dtype").or_else(|| text("torch_dtype"));
+    findings.extend(
+        declared_dtype
+            .as_deref()
+            .and_then(|declared| dtype_differs(declared, &weights)),
+    );
     let revision = revision::find(path, &folder, &names, options.revision.as_deref());
     findings.extend(revision.finding());
     let words = words::check(path, &config, &mut findings);
@@ -360,7 +383,6 @@ pub fn audit(path: &Path, options: &AuditOptions) -> Result<Audit, AuditError> {
             .map(|file| (&file.name, file.n_bytes, &file.sha256))
             .collect::<Vec<_>>(),
     );
-    let text = |key: &str| config.get(key).and_then(Value::as_str).map(str::to_owned);
     Ok(Audit {
         schema_version: SCHEMA_VERSION,
         path: path.to_owned(),
@@ -369,7 +391,7 @@ pub fn audit(path: &Path, options: &AuditOptions) -> Result<Audit, AuditError> {
         files,
         weights,
         architecture: text("model_type"),
-        declared_dtype: text("dtype").or_else(|| text("torch_dtype")),
+        declared_dtype,
         max_position_embeddings: config
             .get("max_position_embeddings")
             .and_then(Value::as_u64),
@@ -390,6 +412,25 @@ impl Audit {
             .iter()
             .any(|finding| finding.severity() == Severity::Error)
     }
+}
+
+/// Holds a declared data type against the headers. A type that no header has a name for says
+/// nothing, and a few tensors of another one, such as norms, are usual.
+fn dtype_differs(declared: &str, weights: &WeightsSummary) -> Option<Finding> {
+    let name = match declared.trim_start_matches("torch.") {
+        "bfloat16" => "BF16",
+        "float16" => "F16",
+        "float32" => "F32",
+        "float64" => "F64",
+        _ => return None,
+    };
+    let n_elements = weights.n_elements;
+    let n_other = n_elements.saturating_sub(weights.dtypes.get(name).copied().unwrap_or(0));
+    (n_other > n_elements / 2).then(|| Finding::DtypeDiffers {
+        declared: declared.to_owned(),
+        n_other,
+        n_elements,
+    })
 }
 
 /// What a GGUF file's metadata would be as a `config.json`; null for an architecture that the engine
@@ -426,7 +467,7 @@ fn json(folder: &Path, name: &str, findings: &mut Vec<Finding>) -> Value {
     if !path.is_file() {
         return Value::Null;
     }
-    let parsed = read_small(&path, MAX_SIDE_FILE_BYTES)
+    let parsed = read_small(&path, MAX_CONFIG_BYTES)
         .map_err(|error| error.to_string())
         .and_then(|bytes| {
             serde_json::from_slice(&bytes).map_err(|error: serde_json::Error| error.to_string())

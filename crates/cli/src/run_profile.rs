@@ -538,6 +538,12 @@ pub fn of_audit_file(path: &Path) -> Result<ModelIdentity, CliError> {
 
 fn of_audit(audit: &Value, evidence: ModelEvidence) -> ModelIdentity {
     let text = |value: &Value| value.as_str().map(str::to_owned);
+    // Where the weights contradict the configuration, it does not say what they are.
+    let findings = audit["findings"].as_array();
+    let is_contradicted = findings
+        .into_iter()
+        .flatten()
+        .any(|finding| finding["kind"] == "dtype-differs");
     ModelIdentity {
         audit_digest: text(&audit["digest"])
             .and_then(|digest| digest.parse().ok())
@@ -545,7 +551,9 @@ fn of_audit(audit: &Value, evidence: ModelEvidence) -> ModelIdentity {
         revision: text(&audit["revision"]["value"]).into(),
         evidence,
         architecture: text(&audit["architecture"]).into(),
-        dtype: text(&audit["declared_dtype"]).into(),
+        dtype: text(&audit["declared_dtype"])
+            .filter(|_| !is_contradicted)
+            .into(),
         max_position_embeddings: audit["max_position_embeddings"].as_u64().into(),
         rope: match &audit["rope"] {
             Value::Null => Known::unknown(),

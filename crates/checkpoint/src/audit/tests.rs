@@ -206,6 +206,30 @@ fn impossible_headers_are_findings_and_cost_nothing() {
     assert_eq!(kinds(folder.path()), ["header"]);
 }
 
+#[test]
+fn a_declared_data_type_is_held_against_the_headers() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    shard(&folder.join("model.safetensors"), &["one", "two"]);
+    let kinds_for = |key: &str, dtype: &str| {
+        let config = json!({key: dtype, "model_type": "none"});
+        fs::write(folder.join("config.json"), config.to_string()).unwrap();
+        kinds(folder)
+    };
+    for same in ["bfloat16", "torch.bfloat16", "a type of its own"] {
+        assert_eq!(kinds_for("torch_dtype", same), [""; 0], "{same}");
+    }
+    for other in ["float32", "float16"] {
+        assert_eq!(kinds_for("dtype", other), ["dtype-differs"], "{other}");
+    }
+    // Half of the elements may be of another type.
+    let entry = |dtype: &str, from: u64, to: u64| json!({"dtype": dtype, "shape": [2], "data_offsets": [from, to]});
+    let header = json!({"a": entry("BF16", 0, 4), "b": entry("F32", 4, 12)});
+    weights(&folder.join("model.safetensors"), &header.to_string(), 12);
+    assert_eq!(kinds_for("dtype", "float32"), [""; 0]);
+    assert_eq!(kinds_for("dtype", "float16"), ["dtype-differs"]);
+}
+
 /// What is long is refused by its length and not repeated in the finding: as a tree of JSON values
 /// a header of this kind would take more than thirty times its own length.
 #[test]

@@ -524,7 +524,7 @@ fn checkpoint_and_profile_are_held_against_the_ledger_before_a_run() {
     let workspace = Workspace::new(0);
     let revision = "0da97e45dbbd44278bd55b878170ec369d2934fb";
     let folder = format!("models--org--name/snapshots/{revision}");
-    let write = |dtype: &str| {
+    let write = |dtype: &str, code| {
         let config = json!({
             "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 4096,
             "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -537,9 +537,8 @@ fn checkpoint_and_profile_are_held_against_the_ledger_before_a_run() {
             config.to_string(),
         )
         .unwrap();
-        // There are no weights, which the audit finds; what is there is read all the same.
         let audit = ["model", "audit", &folder, "--format", "json"];
-        let audit = workspace.run(&audit).expect(7).stdout;
+        let audit = workspace.run(&audit).expect(code).stdout;
         fs::write(workspace.path("audit.json"), audit).unwrap();
     };
     let base = ["claims", "--model-audit", "audit.json", "--format", "json"];
@@ -554,7 +553,8 @@ fn checkpoint_and_profile_are_held_against_the_ledger_before_a_run() {
             (row["ours"].clone(), row["alignment"].clone())
         }
     };
-    write("bfloat16");
+    // There are no weights, which the audit finds; what is there is read all the same.
+    write("bfloat16", 7);
     let row = rows(&official, 0);
     for (key, ours, alignment) in [
         ("checkpoint.revision", json!(revision), "approximate"),
@@ -588,8 +588,23 @@ fn checkpoint_and_profile_are_held_against_the_ledger_before_a_run() {
     assert_eq!(rows(&[], 0)("agent.step_limit").0, Value::Null);
     let hardened = rows(&["--profile", "project-hardened"], 7);
     assert_eq!(hardened("agent.step_limit").1, "not-aligned");
-    write("float16");
+    write("float16", 7);
     assert_eq!(rows(&official, 7)("checkpoint.dtype").1, "not-aligned");
+    // Weights of another type: what the configuration says of them is not known to be so.
+    let header = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend([0; 4]);
+    fs::write(
+        workspace.path(&format!("{folder}/model.safetensors")),
+        bytes,
+    )
+    .unwrap();
+    write("bfloat16", 0);
+    assert_eq!(
+        rows(&official, 0)("checkpoint.dtype"),
+        (Value::Null, json!("cannot-be-confirmed"))
+    );
     workspace
         .run(&[&base[..], &["--job", "job"]].concat())
         .expect(2);

@@ -201,7 +201,8 @@ fn index(folder: &std::path::Path, total_size: u64, map: Value) {
 
 /// The kinds of an audit's findings by gravity.
 fn findings(audit: &Value, gravity: &str) -> Vec<String> {
-    const WARNINGS: [&str; 6] = [
+    const WARNINGS: [&str; 7] = [
+        "dtype-differs",
         "revision-unknown",
         "no-end-of-turn",
         "no-template",
