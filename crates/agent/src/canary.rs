@@ -300,7 +300,14 @@ impl Seen {
             for (table, keys) in [
                 (
                     "dataset",
-                    &["digest", "split_digest", "split", "n_tasks", "task_format"][..],
+                    &[
+                        "digest",
+                        "split_digest",
+                        "split",
+                        "n_tasks",
+                        "projects",
+                        "task_format",
+                    ][..],
                 ),
                 ("runtime", &["environment_digest", "image_names_digest"][..]),
             ] {

@@ -257,6 +257,10 @@ fn dataset(suite: &PreparedSuite, trials: &TrialArgs) -> DatasetIdentity {
             .collect();
         Digest::of_value(&all)
     };
+    let mut projects = BTreeMap::new();
+    for task in &tasks {
+        *projects.entry(task.origin.project.clone()).or_default() += 1;
+    }
     DatasetIdentity {
         stated: trials
             .identity
@@ -270,6 +274,7 @@ fn dataset(suite: &PreparedSuite, trials: &TrialArgs) -> DatasetIdentity {
         split_digest: by_id(&|task| json!(task.split)),
         split: joined(tasks.iter().map(|task| word(json!(task.split))).collect()),
         n_tasks: tasks.len() as u64,
+        projects: Known::Is(projects),
         selection: suite.selection.clone(),
     }
 }

@@ -152,6 +152,9 @@ pub struct DatasetIdentity {
     pub split: String,
     /// How many tasks.
     pub n_tasks: u64,
+    /// How many of them each project has. Unknown in jobs of builds that did not write it down.
+    #[serde(default = "Known::unknown")]
+    pub projects: Known<std::collections::BTreeMap<String, u64>>,
     /// How they were chosen: `all`, or by which flags or list.
     pub selection: String,
 }

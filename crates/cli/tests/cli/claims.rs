@@ -107,6 +107,9 @@ fn a_run_says_what_it_is_and_a_resumed_one_must_be_the_same() {
     assert_eq!(identity["model"]["audit_digest"], "unknown");
     assert_eq!(identity["dataset"]["stated"], "answers@1");
     assert_eq!(identity["dataset"]["n_tasks"], 2);
+    let projects = identity["dataset"]["projects"].as_object().unwrap();
+    let n_tasks: u64 = projects.values().map(|n| n.as_u64().unwrap()).sum();
+    assert_eq!(n_tasks, 2);
     let setting = |name: &str| identity["settings"][name].clone();
     assert_eq!(
         setting("sampling.top_p"),

@@ -69,6 +69,9 @@ pub fn of_job(identity: &RunIdentity) -> Facts {
     add("dataset.format", json!(dataset.task_format), measured);
     add("dataset.split", json!(dataset.split), measured);
     add("dataset.n_tasks", json!(dataset.n_tasks), measured);
+    if let Some(projects) = dataset.projects.value() {
+        add("dataset.projects", json!(projects), measured);
+    }
     add(
         "agent.implementation",
         json!(identity.producer.name),

@@ -170,6 +170,29 @@ fn nobody_can_reproduce_the_paper_of_the_shipped_ledger() {
     }
 }
 
+/// Five hundred tasks that are called SWE-bench Verified and are others.
+#[test]
+fn a_name_does_not_make_a_benchmark_of_other_tasks() {
+    let ledger = Ledger::shipped();
+    let entry = |key: &str| {
+        let entry = ledger.entries.iter().find(|entry| entry.key == key);
+        entry.unwrap().value.clone().unwrap()
+    };
+    let counts = entry("dataset.projects");
+    let counts = counts.as_object().unwrap().values();
+    let n_tasks: u64 = counts.map(|n| n.as_u64().unwrap()).sum();
+    assert_eq!(json!(n_tasks), entry("dataset.n_tasks"));
+    let mut job = klear();
+    job.facts.insert(
+        "dataset.projects".into(),
+        fact(json!({"django/django": 250, "org/calc": 250})),
+    );
+    assert_eq!(wording(&ledger, &job), Wording::ProjectExperiment);
+    // A job that did not write down of which projects its tasks are.
+    job.facts.remove("dataset.projects");
+    assert_eq!(wording(&ledger, &job), Wording::ProjectExperiment);
+}
+
 #[test]
 fn another_checkpoint_answers_for_how_it_was_made() {
     let mut job = klear();
