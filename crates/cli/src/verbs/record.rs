@@ -162,6 +162,12 @@ fn verify(args: &VerifyArgs, places: &Places) -> Result<u8, CliError> {
             });
         }
     }
+    if differences.iter().any(|one| one.field == "ledger.digest") {
+        output::note(
+            "the ledger is another one than the record's, so its rows and reasons are decided anew; \
+             files, identity and counts are held against the record as they are",
+        );
+    }
     let value = json!({
         "record": args.record,
         "job": job,

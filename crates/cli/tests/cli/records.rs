@@ -83,6 +83,21 @@ fn a_record_holds_until_a_file_or_the_record_is_touched() {
     assert_ne!(text, better);
     fs::write(workspace.path("record.json"), better).unwrap();
     assert!(fields(&verify(7)).contains(&"claims.wording".to_owned()));
+    // A record under another ledger: what differs for that reason is said to; the file that was
+    // taken away is missed all the same.
+    let record: Value = serde_json::from_str(&text).unwrap();
+    let digest = record["ledger"]["digest"].as_str().unwrap();
+    let other = text.replace(digest, &"0".repeat(digest.len()));
+    fs::write(workspace.path("record.json"), other).unwrap();
+    let ran = workspace
+        .run(&["record", "verify", "record.json"])
+        .expect(7);
+    assert!(
+        ran.stdout.contains("ledger.digest") && ran.stdout.contains("2 differences"),
+        "{}",
+        ran.stdout
+    );
+    assert!(ran.stderr.contains("decided anew"), "{}", ran.stderr);
     fs::write(
         workspace.path("record.json"),
         text.replace("\"format\": 1", "\"format\": 9"),
