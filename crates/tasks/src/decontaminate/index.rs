@@ -504,8 +504,9 @@ fn each_ngram(text: &[u8], stream: Stream, n: usize, mut each: impl FnMut(u64, u
     };
     match stream {
         Stream::Words => similarity::words(text, push),
+        // A fix or a reference may begin inside a docstring; both are read in one way.
         Stream::Code | Stream::Near => {
-            similarity::code(text, Names::Kept, |token| push(token.hash, token.end));
+            similarity::code_lines(text, Names::Kept, |token| push(token.hash, token.end));
         }
     }
 }

@@ -103,6 +103,48 @@ fn records_are_compared_by_repository_commit_words_and_code() {
     }
 }
 
+/// A fix shown from inside a docstring on, and a copy of the function as a whole.
+#[test]
+fn code_below_a_docstring_that_the_fix_does_not_begin_is_compared() {
+    let shown = format!("    of the first.\n    \"\"\"\n{}", body(7));
+    let task = task("c", "tools", "tools/c.py", &shown);
+    let whole = format!("def copied(self):\n    \"\"\"The text\n{shown}");
+    let patch = format!(
+        "--- a/x.py\n+++ b/x.py\n@@ -1,11 +1,12 @@\n{}+    return 1\n",
+        whole
+            .lines()
+            .map(|line| format!(" {line}\n"))
+            .collect::<String>()
+    );
+    let hidden = format!("of the first.\n\"\"\"\n{}", body(8));
+    for (row, kinds) in [
+        (
+            json!({"id": 1, "code": whole}),
+            &["code", "near-duplicate"][..],
+        ),
+        (
+            json!({"id": 1, "patch": patch}),
+            &["code", "near-duplicate"],
+        ),
+        (
+            json!({"id": 1, "solution": body(7)}),
+            &["code", "near-duplicate"],
+        ),
+        // Other code below the same words.
+        (json!({"id": 1, "code": hidden}), &[]),
+    ] {
+        let mut suite = Suite::new(std::slice::from_ref(&task), Thresholds::default(), &[]);
+        let serde_json::Value::Object(fields) = row else {
+            panic!()
+        };
+        suite.check_record(&fields, "set", 1);
+        let report = suite.report();
+        let mut found: Vec<_> = report.matches.iter().map(|m| m.overlap.kind()).collect();
+        found.dedup();
+        assert_eq!(found, kinds, "{fields:?}");
+    }
+}
+
 #[test]
 fn directories_are_compared_by_file_and_function() {
     let folder = tempfile::tempdir().unwrap();

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     error::LoadError,
-    similarity::{Names, NgramSet, code, ngrams},
+    similarity::{Names, NgramSet, code, code_lines, ngrams},
 };
 
 /// Tokens of an n-gram of code.
@@ -126,8 +126,7 @@ enum Reading {
     /// As a text of its own. When the hunk begins inside a docstring, the quotes that end it seem
     /// to begin a string, which takes in all code below: hunks of unlike code are then alike.
     Whole,
-    /// Line by line: a string ends with its line, so it does not matter in what the hunk begins.
-    /// Lines of a docstring are read as code, in every copy the same.
+    /// Line by line ([`code_lines`]), so that it does not matter in what the hunk begins.
     #[default]
     Lines,
 }
@@ -136,11 +135,7 @@ impl Reading {
     fn tokens(self, text: &[u8], names: Names, each: &mut dyn FnMut(u64)) {
         match self {
             Reading::Whole => code(text, names, |token| each(token.hash)),
-            Reading::Lines => {
-                for line in text.split(|byte| *byte == b'\n') {
-                    code(line, names, |token| each(token.hash));
-                }
-            }
+            Reading::Lines => code_lines(text, names, |token| each(token.hash)),
         }
     }
 

@@ -13,4 +13,4 @@ mod tokens;
 
 pub use minhash::{Bands, FAMILY, Permutations, Signature, candidate_pairs};
 pub use ngrams::{NgramSet, Rolling, containment, intersection, jaccard, ngrams, rolling};
-pub use tokens::{Kind, Names, TOKENS, Token, code, hash_bytes, words};
+pub use tokens::{Kind, Names, TOKENS, Token, code, code_lines, hash_bytes, words};

@@ -159,6 +159,25 @@ pub fn code(text: &[u8], names: Names, mut each: impl FnMut(Token)) {
     }
 }
 
+/// As [`code`], line by line: a string ends with its line. For text that may begin inside a
+/// docstring, as a hunk of a patch does: the quotes that end it would begin a string that takes in
+/// all code below. Lines of a docstring are read as code, in every copy the same.
+pub fn code_lines(text: &[u8], names: Names, mut each: impl FnMut(Token)) {
+    let mut start = 0;
+    for (number, line) in (0u32..).zip(text.split(|byte| *byte == b'\n')) {
+        code(line, names, |token| {
+            each(Token {
+                start: start + token.start,
+                end: start + token.end,
+                line: number.saturating_add(token.line),
+                last_line: number.saturating_add(token.last_line),
+                ..token
+            });
+        });
+        start += line.len() + 1;
+    }
+}
+
 /// Calls `each` with the hash of every word and the byte behind it. A word is a run of letters and
 /// digits, in lower case; bytes of other alphabets are letters.
 pub fn words(text: &[u8], mut each: impl FnMut(u64, usize)) {
@@ -304,6 +323,18 @@ mod tests {
         assert_eq!(found[2], (1, 2, 4));
         assert_eq!(found[4].0, 2);
         assert_eq!(found[5], (3, 3, 8));
+    }
+
+    #[test]
+    fn a_text_that_begins_inside_a_string_has_its_code_line_by_line() {
+        let rest = "the end of it.\n    \"\"\"\n    return a\n";
+        let mut found = Vec::new();
+        code_lines(rest.as_bytes(), Names::Kept, |t| {
+            found.push((&rest[t.start..t.end], t.line, t.last_line, t.column));
+        });
+        assert_eq!(found[5], ("\"\"\"", 2, 2, 4));
+        assert_eq!(found[6..], [("return", 3, 3, 4), ("a", 3, 3, 11)]);
+        assert!(!texts(rest).contains(&"return"));
     }
 
     #[test]
