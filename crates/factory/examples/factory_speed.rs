@@ -1,10 +1,11 @@
 //! What measuring, screening and proving cost on a repository: core-seconds for each candidate.
 //!
-//!     factory_speed TREE VENV CANDIDATES.jsonl [WORKERS [N_PROVEN [N_WHOLE]]]
+//!     factory_speed SOURCE CACHE [N_CANDIDATES [WORKERS [N_PROVEN [N_WHOLE]]]]
 //!
-//! TREE is a repository, VENV a virtual environment with pytest, CANDIDATES one candidate a line.
-//! The first N_PROVEN tasks are proven, once each. N_WHOLE candidates, spread over all, are run
-//! with the whole test command as well, and what fails is compared.
+//! SOURCE is what `temper tasks make` takes, CACHE a directory for files. The operators write
+//! N_CANDIDATES (200) in code that trusted tests execute. N_PROVEN (0) tasks, spread over all, are
+//! proven, once each. N_WHOLE (0) candidates, spread over all, are run with the whole test command
+//! as well, and what fails is compared.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -15,90 +16,55 @@ use std::{
 };
 
 use temper_core::{
-    Digest, Entry, PreparedTask, SourceGroup, Split, Task, TaskId, TestId, TreePath, patch,
-    task::{Environment, HiddenSource, Oracle, Origin, PreparedMount, Start, TaskFormat, Verifier},
+    Digest, Entry, PreparedTask, Task, TaskId, TestId, TreePath, patch,
+    task::{HiddenSource, Oracle, Start, Verifier},
     tree::Changes,
 };
 use temper_factory::{
     Candidate,
     hidden::{Division, TestSources},
+    make::unprepared,
     measure::{MeasureOptions, coverage::Index, measure},
     pool::{Subject, Workshop},
     prove::{
         Kills, ListOptions, ScreenOptions, Status, equivalents, lists, prove, screen,
         screen::changes_of, whole::whole_command,
     },
+    repository::{self, Overrides, Source},
+    synth,
 };
 use temper_sandbox::{
     Limits,
     namespaces::{Namespaces, run_launcher_if_asked},
 };
-
-fn python_files(root: &Path, below: &Path, found: &mut Vec<String>) {
-    let mut entries: Vec<_> = std::fs::read_dir(root.join(below))
-        .unwrap()
-        .flatten()
-        .collect();
-    entries.sort_by_key(|entry| entry.file_name());
-    for entry in entries {
-        let path = below.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            python_files(root, &path, found);
-        } else if path.extension().is_some_and(|extension| extension == "py") {
-            found.push(path.to_string_lossy().into_owned());
-        }
-    }
-}
+use temper_tasks::{
+    cache::Cache,
+    fetch::{FetchOptions, Fetcher},
+    prepare::{Tools, prepare},
+};
 
 fn main() {
     run_launcher_if_asked();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let tree = Path::new(&arguments[0]);
-    let candidates: Vec<Candidate> = std::fs::read_to_string(&arguments[2])
+    let number = |at: usize, otherwise: usize| {
+        let given = arguments.get(at);
+        given.map_or(otherwise, |text| text.parse().unwrap())
+    };
+    let (n_candidates, n_workers) = (number(2, 200), number(3, 1));
+    let (n_proven, n_whole) = (number(4, 0), number(5, 0));
+
+    let cache = Cache::open(&arguments[1]).unwrap();
+    let archives = cache.root().join("archives");
+    let fetcher = Fetcher::new(cache.clone(), FetchOptions::default()).unwrap();
+    let search_path = std::env::var_os("PATH").unwrap_or_default();
+    let tools = Tools::new(fetcher.with_directory(&archives), None, search_path);
+    let source = Source::parse(&arguments[0]).unwrap();
+    let repository =
+        repository::open(&source, &Overrides::default(), &archives, &cache, &tools).unwrap();
+    let environment = prepare(&unprepared(&repository).task, &cache, &tools)
         .unwrap()
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    let n_workers = arguments.get(3).map_or(1, |n| n.parse().unwrap());
-    let mut files = Vec::new();
-    python_files(tree, Path::new(""), &mut files);
-    let is_test = |file: &String| {
-        let name = file.rsplit('/').next().unwrap();
-        name.starts_with("test_") || name.ends_with("_test.py")
-    };
-    let in_tests = |file: &String| {
-        file.split('/')
-            .any(|part| part == "tests" || part == "test")
-    };
-    let test_files: Vec<String> = files.iter().filter(|f| is_test(f)).cloned().collect();
-    let sources = files
-        .iter()
-        .filter(|f| !is_test(f) && !in_tests(f))
-        .map(|f| TreePath::new(f.as_str()).unwrap())
-        .collect();
-    let variables: BTreeMap<String, String> = [
-        ("PATH", "/opt/temper/env/bin:/usr/bin:/bin"),
-        ("HOME", "/home/agent"),
-        ("TMPDIR", "/tmp"),
-        ("LANG", "C.UTF-8"),
-        ("PYTHONHASHSEED", "0"),
-        ("PYTHONDONTWRITEBYTECODE", "1"),
-        ("PYTHONPATH", "/testbed"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into();
-    let subject = Subject {
-        tree: tree.to_owned(),
-        mounts: vec![PreparedMount {
-            source: arguments[1].clone().into(),
-            target: "/opt/temper/env".into(),
-        }],
-        variables,
-        work_tree: "/testbed".into(),
-        test_files,
-        sources,
-        arguments: Vec::new(),
-    };
+        .task;
+    let subject = Subject::new(&repository, &environment);
     let backend = Namespaces::new();
     let workshop = Workshop {
         backend: &backend,
@@ -122,6 +88,7 @@ fn main() {
         println!("  {}: {:?}", excluded.id.as_str(), excluded.reason);
     }
     let index = Index::new(&measurement);
+    let candidates = written(&subject, &index, n_candidates);
     let begun = Instant::now();
     let (screened, cost) = screen(
         &subject,
@@ -197,7 +164,6 @@ fn main() {
         begun.elapsed().as_secs_f64()
     );
 
-    let n_proven = arguments.get(4).map_or(0, |n| n.parse().unwrap());
     let step = (tasks.len() / usize::max(n_proven, 1)).max(1);
     let directory = tempfile::tempdir().unwrap();
     let prepared: Vec<PreparedTask> = tasks
@@ -206,6 +172,7 @@ fn main() {
         .take(n_proven)
         .map(|(number, division)| {
             lay_out(
+                &environment,
                 &subject,
                 &candidates[*number],
                 division,
@@ -233,7 +200,6 @@ fn main() {
         }
     }
 
-    let n_whole = arguments.get(5).map_or(0, |n| n.parse().unwrap());
     let step = (candidates.len() / usize::max(n_whole, 1)).max(1);
     let chosen: Vec<usize> = (0..candidates.len()).step_by(step).take(n_whole).collect();
     let some: Vec<Candidate> = chosen.iter().map(|n| candidates[*n].clone()).collect();
@@ -279,8 +245,28 @@ fn main() {
     );
 }
 
+/// The operators' bugs in code that some trusted test executes, spread over all kinds and files.
+fn written(subject: &Subject, index: &Index<'_>, n_candidates: usize) -> Vec<Candidate> {
+    let files: BTreeMap<TreePath, Entry> = subject
+        .sources
+        .iter()
+        .filter_map(|path| {
+            let content = std::fs::read(subject.tree.join(path.as_os_path())).ok()?;
+            Some((path.clone(), Entry::file(content)))
+        })
+        .collect();
+    let mut candidates = synth::synthesize(&files, &synth::Options::default())
+        .unwrap()
+        .candidates;
+    candidates.retain(|candidate| candidate.places.iter().any(|place| index.executes(place)));
+    candidates.sort_by_key(Candidate::digest);
+    candidates.truncate(n_candidates);
+    candidates
+}
+
 /// A task whose start lies in a directory of its own.
 fn lay_out(
+    environment: &PreparedTask,
     subject: &Subject,
     candidate: &Candidate,
     division: &Division,
@@ -307,16 +293,10 @@ fn lay_out(
     PreparedTask {
         task: Task {
             id: TaskId::new(format!("task-{number}")).unwrap(),
-            format: TaskFormat::Native,
             statement: "Mend it.".into(),
             start: Start::Directory {
                 path: start.clone(),
                 digest: Digest::of(b""),
-            },
-            environment: Environment::Python {
-                requires_python: ">=3.9".into(),
-                wheels: Vec::new(),
-                python_path: vec![".".into()],
             },
             verifier: Verifier::Pytest {
                 public: division.public.clone(),
@@ -331,20 +311,11 @@ fn lay_out(
             oracle: Some(Oracle::Patch {
                 patch: patch::reverse(&candidate.patch).unwrap(),
             }),
-            origin: Origin::default(),
-            source_group: SourceGroup::new("speed").unwrap(),
-            split: Split::Train,
-            metadata: Default::default(),
-            construction: None,
+            ..environment.task.clone()
         },
         start_tree: Some(start),
         hidden_tests: Some(hidden),
-        mounts: subject.mounts.clone(),
-        variables: subject.variables.clone(),
-        image: None,
-        work_tree: subject.work_tree.clone(),
-        setup: Vec::new(),
-        environment_digest: Digest::of(b""),
+        ..environment.clone()
     }
 }
 
