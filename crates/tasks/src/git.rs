@@ -305,9 +305,34 @@ impl Git {
         {
             return Err(GitError::NotARepository(repository.to_owned()));
         }
-        // As in `read_commit`: certificates, proxies and credentials of the user are needed.
-        let mut clone = Command::new(&self.program);
+        let mut clone = self.asking(local);
         clone
+            .args(["clone", "--quiet", "--bare", "--template="])
+            .args(["-c", "core.hooksPath=/dev/null", "--", repository])
+            .arg(into);
+        self.run("clone", &mut clone).map(drop)
+    }
+
+    /// Brings the branches and tags of a bare repository that [`Git::clone_bare`] made up to those
+    /// of where it was made from. What is gone there is gone here.
+    pub fn renew(&self, bare: &Path, repository: &str) -> Result<(), GitError> {
+        let mut fetch = self.asking(Path::new(repository).is_dir());
+        fetch
+            .arg("--git-dir")
+            .arg(bare)
+            .args(["-c", "gc.auto=0", "-c", "maintenance.auto=false"])
+            .args(["-c", "core.hooksPath=/dev/null"])
+            .args(["fetch", "--quiet", "--prune", "--force"])
+            .args(["--", repository])
+            .args(["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"]);
+        self.run("fetch", &mut fetch).map(drop)
+    }
+
+    /// A command that asks another repository. As in [`Git::read_commit`] certificates, proxies and
+    /// credentials of the user are needed, and protocols that run programs are off.
+    fn asking(&self, local: bool) -> Command {
+        let mut command = Command::new(&self.program);
+        command
             .env("GIT_TERMINAL_PROMPT", "0")
             .env(
                 "GIT_ALLOW_PROTOCOL",
@@ -318,11 +343,8 @@ impl Git {
             .env_remove("GIT_INDEX_FILE")
             .env_remove("GIT_OBJECT_DIRECTORY")
             .env_remove("GIT_ALTERNATE_OBJECT_DIRECTORIES")
-            .args(["clone", "--quiet", "--bare", "--template=", "--no-tags"])
-            .args(["-c", "core.hooksPath=/dev/null", "--", repository])
-            .arg(into)
             .stdin(Stdio::null());
-        self.run("clone", &mut clone).map(drop)
+        command
     }
 
     fn read_local_commit(

@@ -1,8 +1,17 @@
 //! From a repository to proven tasks, and what unsuitable repositories are told.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
-use crate::support::Workspace;
+use crate::support::{Workspace, bash, submit};
 
 const SHAPES: &str = r#"
 """Areas and intervals."""
@@ -210,6 +219,67 @@ fn a_project_becomes_proven_tasks_whatever_the_number_of_workers() {
     );
 }
 
+#[test]
+fn the_command_of_a_statement_runs_where_the_projects_own_options_do_not() {
+    let workspace = Workspace::new(0);
+    let project = "[project]\nname = \"shapes\"\nversion = \"1.0\"\ndependencies = []\n\
+        [project.optional-dependencies]\ntest = [\"pytest-timeout\"]\n\
+        [tool.pytest.ini_options]\n\
+        addopts = \"--cov=shapes --strict-markers --ignore-glob=docs/* -m 'not slow'\"\n\
+        markers = [\"slow\"]\n";
+    write(
+        &workspace.path("shapes"),
+        &[
+            ("pyproject.toml", project),
+            ("src/shapes/__init__.py", SHAPES),
+            ("tests/test_shapes.py", TESTS),
+        ],
+    );
+    let arguments = ["tasks", "make", "shapes", "--output", "made", "--limit"];
+    workspace
+        .run(&[&arguments[..], &["4", "--max-candidates", "40"]].concat())
+        .expect(0);
+    let text = fs::read_to_string(workspace.path("made/tasks.jsonl")).unwrap();
+    let (task, n_public) = text
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .map(|task| {
+            let n_public = task["verifier"]["public"]["fail_to_pass"]
+                .as_array()
+                .map_or(0, Vec::len);
+            (task, n_public)
+        })
+        .find(|(_, n_public)| *n_public > 0)
+        .unwrap();
+    let given = task["verifier"]["arguments"].to_string();
+    assert!(
+        given.contains("pytest_timeout") && given.contains("--ignore-glob"),
+        "{given}"
+    );
+    let statement = task["statement"].as_str().unwrap();
+    let command = statement.trim_end().lines().next_back().unwrap().trim();
+    assert_eq!(
+        command,
+        "python -m pytest -q -o addopts= --strict-markers -m 'not slow' tests/test_shapes.py"
+    );
+
+    let agent = workspace.script("tester", &[&bash(command), &submit()]);
+    let id = task["id"].as_str().unwrap();
+    let only = ["run", "--suite", "made", "--task", id, "--agent", &agent];
+    workspace
+        .run(&[&only[..], &["-o", "job"]].concat())
+        .expect(0);
+    let trial = workspace.path("job/trials").join(id).join("0");
+    let step = fs::read_to_string(trial.join("trajectory.jsonl"))
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .find(|line| line["record"] == "step")
+        .unwrap();
+    let output = step["actions"][0]["output"].as_str().unwrap();
+    assert!(output.contains(&format!("{n_public} failed, ")), "{output}");
+}
+
 fn git(directory: &Path, arguments: &[&str]) {
     let done = std::process::Command::new("git")
         .current_dir(directory)
@@ -327,13 +397,163 @@ fn histories_releases_and_models_give_bugs_and_failing_tests_say_what_is_wrong()
     task("model:lm_");
 }
 
+/// Serves the files of a directory on loopback until the process ends; git reads a bare repository
+/// from it that `update-server-info` was run in.
+fn serve(root: PathBuf) -> (String, Arc<std::sync::atomic::AtomicBool>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let is_down = Arc::new(AtomicBool::new(false));
+    let down = is_down.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            let first = lines.next().unwrap().unwrap();
+            for line in lines {
+                if line.unwrap().is_empty() {
+                    break;
+                }
+            }
+            let path = first
+                .split([' ', '?'])
+                .nth(1)
+                .unwrap()
+                .trim_start_matches('/');
+            let content = fs::read(root.join(path))
+                .ok()
+                .filter(|_| !down.load(Relaxed));
+            let (status, body) = match content {
+                Some(body) => ("200 OK", body),
+                None => ("404 Not Found", Vec::new()),
+            };
+            let n = body.len();
+            let head =
+                format!("HTTP/1.1 {status}\r\nContent-Length: {n}\r\nConnection: close\r\n\r\n");
+            let _ = stream
+                .write_all(head.as_bytes())
+                .and_then(|()| stream.write_all(&body));
+        }
+    });
+    (address, is_down)
+}
+
+#[test]
+fn an_address_gives_its_branches_tags_and_history_as_they_are_now() {
+    let workspace = Workspace::new(0);
+    let directory = workspace.path("shapes");
+    let then = SHAPES.replace("high:\n        return high", "high:\n        return low");
+    let project = "[project]\nname = \"shapes\"\nversion = \"1.0\"\ndependencies = []\n";
+    write(
+        &directory,
+        &[
+            ("pyproject.toml", project),
+            ("src/shapes/__init__.py", &then),
+            ("tests/test_shapes.py", TESTS),
+        ],
+    );
+    git(&directory, &["init", "--quiet"]);
+    git(&directory, &["add", "."]);
+    git(&directory, &["commit", "--quiet", "-m", "Begin"]);
+    write(&directory, &[("src/shapes/__init__.py", SHAPES)]);
+    git(
+        &directory,
+        &[
+            "commit",
+            "--quiet",
+            "-am",
+            "Fix clamp for values above the bound",
+        ],
+    );
+    git(&directory, &["tag", "v1"]);
+    let served = workspace.path("www/shapes.git");
+    fs::create_dir_all(&served).unwrap();
+    git(&served, &["init", "--quiet", "--bare"]);
+    let publish = || {
+        git(
+            &directory,
+            &["push", "--quiet", "--all", served.to_str().unwrap()],
+        );
+        git(
+            &directory,
+            &["push", "--quiet", "--tags", served.to_str().unwrap()],
+        );
+        git(&served, &["update-server-info"]);
+    };
+    publish();
+    let (host, is_down) = serve(workspace.path("www"));
+    let make = |source: &str, more: &[&str]| {
+        let source = source.replace("HOST", &host);
+        let arguments = [
+            "tasks",
+            "make",
+            &source,
+            "--output",
+            "made",
+            "--kinds",
+            "pr_mirror",
+        ];
+        workspace.run(&[&arguments[..], more].concat())
+    };
+    let tag = "HOST/shapes.git@v1";
+    make(tag, &[]).expect(0);
+    let text = fs::read_to_string(workspace.path("made/tasks.jsonl")).unwrap();
+    let tasks: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(tasks.len(), 1);
+    assert_eq!(tasks[0]["origin"]["bug"], "pr-mirror");
+    let statement = tasks[0]["statement"].as_str().unwrap();
+    assert!(
+        statement.contains("Fix clamp for values above"),
+        "{statement}"
+    );
+
+    // What was pushed since is seen.
+    git(&directory, &["checkout", "--quiet", "-b", "without/tests"]);
+    git(&directory, &["rm", "--quiet", "-r", "tests"]);
+    git(&directory, &["commit", "--quiet", "-m", "Drop tests"]);
+    publish();
+    let ran = make("HOST/shapes.git@without/tests", &[]).expect(3);
+    assert!(
+        ran.stderr.contains("find tests of shapes"),
+        "{}",
+        ran.stderr
+    );
+    let ran = make("HOST/shapes.git@v2", &[]).expect(3);
+    assert!(ran.stderr.contains("find v2 in http://"), "{}", ran.stderr);
+
+    // What was copied stays of use.
+    is_down.store(true, Relaxed);
+    let ran = make(tag, &[]).expect(0);
+    let note = "shapes.git is taken as an earlier run copied it: failed to run git fetch";
+    assert!(ran.stderr.contains(note), "{}", ran.stderr);
+    make(tag, &["--offline"]).expect(0);
+    for (more, hint) in [
+        (&[][..], "hint: check the address"),
+        (&["--offline"], "clone it elsewhere"),
+    ] {
+        let ran = make("HOST/other.git", more).expect(4);
+        assert!(
+            ran.stderr.contains("failed to copy the repository http://"),
+            "{}",
+            ran.stderr
+        );
+        assert!(ran.stderr.contains(hint), "{}", ran.stderr);
+    }
+
+    // A bare repository on this machine gives its main branch, here as `git clone` names it.
+    let bare = format!("file://{}", served.display());
+    make(&bare, &["--limit", "1"]).expect(0);
+}
+
 #[test]
 fn unsuitable_repositories_are_told_why_and_what_to_do() {
     let workspace = Workspace::new(0);
     let test = ("tests/test_a.py", "def test_a():\n    import a\n");
     let code = ("a.py", "x = 1\n");
     type Files<'a> = &'a [(&'a str, &'a str)];
-    let cases: [(&str, Files<'_>, i32, &str, &str); 7] = [
+    let cases: [(&str, Files<'_>, i32, &str, &str); 9] = [
         (
             "untested",
             &[code],
@@ -409,7 +629,35 @@ fn unsuitable_repositories_are_told_why_and_what_to_do() {
             ],
             3,
             "find tests that can be trusted",
-            "--with REQUIREMENT",
+            "No module named 'missing_module' (test_a.py, line 1); --with REQUIREMENT",
+        ),
+        (
+            "failing",
+            &[
+                (
+                    "pyproject.toml",
+                    "[project]\nname = \"failing\"\nversion = \"1\"\n",
+                ),
+                code,
+                ("test_a.py", "def test_a():\n    assert 4 == 5\n"),
+            ],
+            3,
+            "1 found, 1 excluded (not-passing 1), 0 files not collected",
+            "FAILED test_a.py::test_a - assert 4 == 5; tasks need tests that pass",
+        ),
+        (
+            "unparsed",
+            &[
+                (
+                    "pyproject.toml",
+                    "[project]\nname = \"unparsed\"\nversion = \"1\"\n",
+                ),
+                ("a.py", "def f(x:\n"),
+                test,
+            ],
+            3,
+            "find tests that can be trusted",
+            "SyntaxError",
         ),
     ];
     for (name, files, code, words, hint) in cases {

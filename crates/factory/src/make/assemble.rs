@@ -275,7 +275,11 @@ impl<'a> Assembler<'a> {
             })
             .collect();
         let visible: Vec<&str> = visible.iter().map(String::as_str).collect();
-        let test_arguments = division.test_files.join(" ");
+        let test_arguments = statement::test_arguments(
+            &self.repository.arguments,
+            &self.repository.pytest_plugins,
+            &division.test_files,
+        );
         let facts = Facts {
             project: &self.repository.project,
             failures: &failures,

@@ -272,9 +272,6 @@ impl MakeError {
     /// What the user can do, where there is something.
     pub fn hint(&self) -> Option<String> {
         match self {
-            MakeError::Measure(error @ MeasureError::NoTests { .. }) => error.hint().or_else(|| {
-                Some("--with REQUIREMENT adds what the tests import, --tests PATH names other tests".to_owned())
-            }),
             MakeError::Measure(error) => error.hint(),
             MakeError::Pool(error) => error.hint(),
             MakeError::Options(error) => error.hint(),
@@ -540,19 +537,10 @@ fn count(
 }
 
 fn excluded_tests(measurement: &Measurement) -> BTreeMap<String, usize> {
-    let mut counts = BTreeMap::new();
-    for test in &measurement.excluded {
-        let reason = match serde_json::to_value(&test.reason) {
-            Ok(serde_json::Value::Object(map)) => map
-                .get("kind")
-                .and_then(|kind| kind.as_str())
-                .unwrap_or_default()
-                .to_owned(),
-            _ => String::new(),
-        };
-        *counts.entry(reason).or_default() += 1;
-    }
-    counts
+    measure::reasons(measurement.excluded.iter().map(|test| &test.reason))
+        .into_iter()
+        .map(|(reason, n)| (reason.to_owned(), n))
+        .collect()
 }
 
 #[cfg(test)]

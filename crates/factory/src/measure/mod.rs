@@ -10,6 +10,7 @@
 //! here can show. The proof of a task repeats its own tests again.
 
 pub mod coverage;
+mod error;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -17,7 +18,8 @@ use serde::{Deserialize, Serialize};
 use temper_core::{Digest, TestId, TestOutcome};
 
 pub use crate::pool::Block;
-use crate::pool::{self, Budgets, Cost, Ended, Flag, Job, PoolError, Report, Subject, Workshop};
+use crate::pool::{self, Budgets, Cost, Ended, Flag, Job, Report, Subject, Workshop};
+pub use error::MeasureError;
 
 /// How much is run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -151,49 +153,20 @@ pub enum Exclusion {
     Untraceable,
 }
 
-/// Why a repository's tests could not be measured.
-#[derive(Debug, thiserror::Error)]
-pub enum MeasureError {
-    /// The runs could not be made.
-    #[error(transparent)]
-    Pool(#[from] PoolError),
-    /// A run of the suite gave nothing at all.
-    #[error("run the test suite: {reason}")]
-    NoRun {
-        /// What happened.
-        reason: String,
-        /// The end of pytest's output.
-        log: String,
-    },
-    /// No test can be trusted.
-    #[error(
-        "find tests that can be trusted: {n_found} found, {n_excluded} excluded, {n_broken} files not collected"
-    )]
-    NoTests {
-        /// Tests that were collected.
-        n_found: usize,
-        /// Tests that were excluded.
-        n_excluded: usize,
-        /// Test files that could not be collected.
-        n_broken: usize,
-        /// The end of pytest's output.
-        log: String,
-    },
-}
-
-impl MeasureError {
-    /// What the user can do, where there is something.
-    pub fn hint(&self) -> Option<String> {
+impl Exclusion {
+    /// The reason as it is written.
+    pub fn name(&self) -> &'static str {
         match self {
-            MeasureError::Pool(error) => error.hint(),
-            MeasureError::NoRun { log, .. } | MeasureError::NoTests { log, .. } => {
-                let mut lines = log.lines().map(str::trim).filter(|line| !line.is_empty());
-                let last = lines
-                    .clone()
-                    .rfind(|line| line.contains("Error"))
-                    .or_else(|| lines.next_back())?;
-                Some(format!("pytest said: {last}"))
-            }
+            Exclusion::Network => "network",
+            Exclusion::WritesOutside => "writes-outside",
+            Exclusion::ChangesWorkTree => "changes-work-tree",
+            Exclusion::NotPassing { .. } => "not-passing",
+            Exclusion::EndsInterpreter => "ends-interpreter",
+            Exclusion::TooSlow { .. } => "too-slow",
+            Exclusion::UnstableId => "unstable-id",
+            Exclusion::Flaky => "flaky",
+            Exclusion::OrderDependent => "order-dependent",
+            Exclusion::Untraceable => "untraceable",
         }
     }
 }
@@ -251,6 +224,7 @@ pub fn measure(
         return Err(MeasureError::NoTests {
             n_found: 0,
             n_excluded: 0,
+            reasons: BTreeMap::new(),
             n_broken: first.errors.len(),
             log: first.log,
         });
@@ -417,6 +391,7 @@ pub fn measure(
         return Err(MeasureError::NoTests {
             n_found: first.tests.len(),
             n_excluded: excluded.len(),
+            reasons: reasons(excluded.values()),
             n_broken,
             log: first.log,
         });
@@ -435,6 +410,15 @@ pub fn measure(
         imports,
     };
     Ok((measurement, cost))
+}
+
+/// How many tests were excluded for which reason.
+pub fn reasons<'e>(excluded: impl Iterator<Item = &'e Exclusion>) -> BTreeMap<&'static str, usize> {
+    let mut counts = BTreeMap::new();
+    for reason in excluded {
+        *counts.entry(reason.name()).or_default() += 1;
+    }
+    counts
 }
 
 fn sort(numbers: &mut Vec<u32>) {
@@ -566,6 +550,29 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_is_called_as_it_is_written() {
+        let reasons = [
+            Exclusion::Network,
+            Exclusion::WritesOutside,
+            Exclusion::ChangesWorkTree,
+            Exclusion::NotPassing {
+                outcome: TestOutcome::Failed,
+            },
+            Exclusion::EndsInterpreter,
+            Exclusion::TooSlow { seconds: 1.0 },
+            Exclusion::UnstableId,
+            Exclusion::Flaky,
+            Exclusion::OrderDependent,
+            Exclusion::Untraceable,
+        ];
+        for reason in &reasons {
+            let written = serde_json::to_value(reason).unwrap();
+            assert_eq!(written["kind"], reason.name());
+        }
+        assert_eq!(super::reasons(reasons.iter()).len(), reasons.len());
+    }
 
     #[test]
     fn an_address_in_an_id_is_seen_and_a_number_is_not() {

@@ -37,8 +37,9 @@ pub fn whole_command(
         .chain(&subject.test_files)
         .map(|word| shell_quote(word))
         .collect();
+    // The arguments name the plugins, and pytest ends when it has loaded one by itself as well.
     let text = format!(
-        "{FIND_PYTHON}exec \"$python\" -m pytest -rA --tb=short --color=no -p no:cacheprovider {}",
+        "{FIND_PYTHON}export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1; exec \"$python\" -m pytest -rA --tb=short --color=no -p no:cacheprovider {}",
         words.join(" ")
     );
     for candidate in candidates {

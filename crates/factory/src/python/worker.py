@@ -462,6 +462,7 @@ def run(job):
     if recorder.coverage:
         recorder.coverage.start()
     code = pytest.main(arguments + files, plugins=[recorder])
+    sys.stdout.flush()
     if int(code) not in (0, 1, 2, 5):
         send({"t": "finish", "exit": int(code), "found": {}})
 

@@ -22,6 +22,7 @@ use temper_core::{Tree, TreePath, task::Archive};
 use temper_tasks::{
     cache::{Cache, CacheError},
     fetch::FetchError,
+    git::GitError,
     prepare::{PrepareError, Tools},
     python::PythonError,
     tree_io::TreeIoError,
@@ -59,8 +60,10 @@ pub struct Repository {
     pub source_files: Vec<TreePath>,
     /// Python files that pytest would collect, in order of their paths.
     pub test_files: Vec<TreePath>,
-    /// Arguments of pytest beside test ids.
+    /// Arguments of pytest beside test ids, for a runner that loads only the plugins it names.
     pub arguments: Vec<String>,
+    /// Modules of the pytest plugins that the wheels declare, which a plain pytest loads by itself.
+    pub pytest_plugins: Vec<String>,
     /// The file of the tree that configures pytest.
     pub configuration: Option<TreePath>,
     /// The git repository with the history before `commit`, where there is one on this machine.
@@ -109,6 +112,17 @@ pub enum RepositoryError {
     /// The index does not say the hash of the file.
     #[error("pin {0}: the index gives no SHA-256 for it")]
     NoHash(String),
+    /// The repository at an address cannot be copied.
+    #[error("copy the repository {address}: {source}")]
+    Clone {
+        /// Without credentials.
+        address: String,
+        /// Why.
+        source: GitError,
+    },
+    /// The repository at an address is not in the cache, and nothing may be asked.
+    #[error("copy the repository {0} offline: no earlier run has copied it")]
+    CloneOffline(String),
     /// There is no git on this machine.
     #[error("read a git repository: there is no git in the search path")]
     GitMissing,
@@ -220,8 +234,10 @@ impl RepositoryError {
                 "check the name and the version, or give the address of its git repository".to_owned()
             }
             RepositoryError::NoHash(_) => "use an index that gives hashes, such as https://pypi.org/simple, or give the file itself".to_owned(),
+            RepositoryError::Clone { .. } => "check the address, the network and the proxy; git must get in without asking for a password".to_owned(),
+            RepositoryError::CloneOffline(_) => "leave --offline out, or clone it elsewhere and give the directory".to_owned(),
             RepositoryError::GitMissing => "install git, or give a source distribution".to_owned(),
-            RepositoryError::NoRevision { .. } => "name a branch, a tag or a commit that the repository has; a clone made earlier is not renewed".to_owned(),
+            RepositoryError::NoRevision { .. } => "name a branch, a tag or a commit that the repository has".to_owned(),
             RepositoryError::NoCode { .. } => "name the directory that holds the package with --python-path DIR; tasks are made of Python projects only".to_owned(),
             RepositoryError::NoTests { distribution: true, url, .. } => match url {
                 Some(url) => format!("its source distribution leaves the tests out; give its git repository instead ({url})"),
@@ -349,8 +365,9 @@ pub fn open(
     let resolution = resolve::resolve(&required, &optional, cache, tools)?;
     notes.extend(resolution.notes);
 
+    let pytest_plugins = resolve::pytest_plugins(&resolution.wheels, tools)?;
     let arguments = if overrides.arguments.is_empty() {
-        arguments(&configuration, &resolution.wheels, tools)?
+        arguments(&configuration, &pytest_plugins)
     } else {
         overrides.arguments.clone()
     };
@@ -379,6 +396,7 @@ pub fn open(
         source_files,
         test_files,
         arguments,
+        pytest_plugins,
         configuration: configuration.file,
         history: found.history,
         notes,
@@ -590,11 +608,7 @@ fn version_in_code(tree: &Tree, python_path: &[String]) -> Option<String> {
 
 /// pytest's arguments: what the project's own options say about which tests there are, and the
 /// plugins that its tests need, which the runner loads only when they are named.
-fn arguments(
-    configuration: &layout::PytestConfiguration,
-    wheels: &[Archive],
-    tools: &Tools,
-) -> Result<Vec<String>, RepositoryError> {
+fn arguments(configuration: &layout::PytestConfiguration, plugins: &[String]) -> Vec<String> {
     let mut arguments = Vec::new();
     let kept = layout::kept_options(&configuration.addopts);
     if kept != configuration.addopts {
@@ -602,15 +616,15 @@ fn arguments(
         arguments.extend(["-o".to_owned(), "addopts=".to_owned()]);
         arguments.extend(kept);
     }
-    for module in resolve::pytest_plugins(wheels, tools)? {
+    for module in plugins {
         let hypothesis = module == "_hypothesis_pytestplugin";
-        arguments.extend(["-p".to_owned(), module]);
+        arguments.extend(["-p".to_owned(), module.clone()]);
         if hypothesis {
             // Examples are drawn from a seed; without one each run would be another test.
             arguments.push("--hypothesis-seed=0".to_owned());
         }
     }
-    Ok(arguments)
+    arguments
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::{
 
 use serde::Deserialize;
 use temper_core::{Digest, task::Archive};
-use temper_tasks::{cache::Cache, prepare::Tools};
+use temper_tasks::{cache::Cache, fetch::FetchError, prepare::Tools};
 
 use super::{
     RepositoryError,
@@ -35,7 +35,7 @@ pub(super) struct Resolution {
 }
 
 /// Resolves what must be there together with as much as possible of what may be left out. The
-/// result is kept in the cache.
+/// result is kept in the cache: by the index that was asked, and the first one for work offline.
 pub(super) fn resolve(
     required: &[String],
     optional: &[Optional],
@@ -44,34 +44,53 @@ pub(super) fn resolve(
 ) -> Result<Resolution, RepositoryError> {
     let interpreter = tools.interpreter()?;
     let options = tools.fetcher().options();
-    let key = Digest::of_value(&serde_json::json!({
-        "layout": LAYOUT,
-        "python": interpreter.version,
-        "implementation": interpreter.implementation,
-        "required": required,
-        "optional": optional.iter().map(|o| &o.text).collect::<Vec<_>>(),
-        "index": options.index,
-    }));
-    let content = cache.entry::<RepositoryError>("resolutions", &key, |content| {
+    let known = |index: Option<&str>, make: &dyn Fn() -> Result<Resolution, RepositoryError>| {
+        let key = Digest::of_value(&serde_json::json!({
+            "layout": LAYOUT,
+            "python": interpreter.version,
+            "implementation": interpreter.implementation,
+            "required": required,
+            "optional": optional.iter().map(|o| &o.text).collect::<Vec<_>>(),
+            "index": index,
+        }));
+        kept(cache, &key, make)
+    };
+    let found = known(options.index.as_deref(), &|| {
         let mut pip = Pip::find(tools)?;
         let mut found = choose(&mut pip, required, optional)?;
         leave_backports_out(&mut found, &interpreter.standard_modules);
-        let bytes = serde_json::to_vec_pretty(&found).expect("a resolution is plain data");
-        let path = content.join("resolution.json");
-        fs::write(&path, bytes).map_err(|source| RepositoryError::Io {
-            operation: "write",
+        Ok(found)
+    })?;
+    if options.index.is_some() {
+        known(None, &|| Ok(found.clone()))?;
+    }
+    Ok(found)
+}
+
+/// A resolution of the cache, which is made where it is not there.
+fn kept(
+    cache: &Cache,
+    key: &Digest,
+    make: &dyn Fn() -> Result<Resolution, RepositoryError>,
+) -> Result<Resolution, RepositoryError> {
+    let io = |operation, path: &Path| {
+        let path = path.to_owned();
+        move |source| RepositoryError::Io {
+            operation,
             path,
             source,
-        })
+        }
+    };
+    let name = "resolution.json";
+    let content = cache.entry::<RepositoryError>("resolutions", key, |content| {
+        let bytes = serde_json::to_vec_pretty(&make()?).expect("a resolution is plain data");
+        let path = content.join(name);
+        fs::write(&path, bytes).map_err(io("write", &path))
     })?;
-    let path = content.join("resolution.json");
+    let path = content.join(name);
     fs::read(&path)
         .and_then(|bytes| serde_json::from_slice(&bytes).map_err(std::io::Error::other))
-        .map_err(|source| RepositoryError::Io {
-            operation: "read",
-            path,
-            source,
-        })
+        .map_err(io("read", &path))
 }
 
 /// A backport of a module that this Python has would hide it, and mostly does not work there.
@@ -108,7 +127,7 @@ fn choose(
             Err(problem) => problem,
         };
         if wanted.is_empty() {
-            return Err(problem.into_error());
+            return Err(pip.failed(problem));
         }
         let named = problem.names();
         let before = wanted.len();
@@ -132,7 +151,7 @@ fn choose(
     let mut list: Vec<&str> = required.iter().map(String::as_str).collect();
     let mut wheels = match pip.run(&list)? {
         Ok(wheels) => wheels,
-        Err(problem) => return Err(problem.into_error()),
+        Err(problem) => return Err(pip.failed(problem)),
     };
     for option in wanted {
         if pip.n_runs >= MAX_RUNS {
@@ -264,6 +283,18 @@ impl Pip {
             pip.command.1 = vec!["-I".to_owned(), format!("{}/pip", wheel.display())];
         }
         Ok(pip)
+    }
+
+    /// Why there are no wheels of what must be there.
+    fn failed(&self, problem: Problem) -> RepositoryError {
+        match problem.requirement() {
+            Some((requirement, _)) if self.index.is_none() => FetchError::Offline {
+                file_name: format!("a wheel of {requirement}"),
+                directories: self.directories.clone(),
+            }
+            .into(),
+            _ => problem.into_error(),
+        }
     }
 
     /// The wheels that satisfy all requirements, or why there are none.

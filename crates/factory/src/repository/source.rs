@@ -23,7 +23,8 @@ pub enum Source {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// A branch, tag or commit; the files as they lie there if it is not given.
+        /// A branch, tag or commit; the files as they lie there if it is not given, or the main
+        /// branch of a bare repository.
         revision: Option<String>,
     },
     /// A git repository at an address.
@@ -45,9 +46,10 @@ pub enum Source {
 }
 
 impl Source {
-    /// Reads a source as typed: a directory or a file that is there, an address, `NAME==VERSION` or
-    /// `NAME`. `@REVISION` may follow an address, and a directory too.
+    /// Reads a source as typed: a directory or a file that is there, also as `file://…`, an address,
+    /// `NAME==VERSION` or `NAME`. `@REVISION` may follow an address, and a directory too.
     pub fn parse(text: &str) -> Result<Source, RepositoryError> {
+        let text = text.strip_prefix("file://").unwrap_or(text);
         let path = Path::new(text);
         if path.is_dir() {
             return Ok(Source::Directory {
@@ -60,10 +62,12 @@ impl Source {
         }
         let divided = text
             .rsplit_once('@')
-            .filter(|(_, revision)| !revision.contains(['/', ':']));
-        if text.contains("://") {
+            .filter(|(_, revision)| !revision.is_empty());
+        if let Some((_, rest)) = text.split_once("://") {
+            let path = text.len() - rest.len() + rest.find('/').unwrap_or(rest.len());
+            // `USER@HOST` is no revision, and no name of a repository is empty.
             let (address, revision) = match divided {
-                Some((address, revision)) if address.contains("://") => {
+                Some((address, revision)) if address.len() > path && !address.ends_with('/') => {
                     (address, Some(revision.to_owned()))
                 }
                 _ => (text, None),
@@ -171,7 +175,12 @@ fn directory(path: &Path, revision: Option<&str>, tools: &Tools) -> Result<Found
         notes: Vec::new(),
     };
     let is_repository = path.join(".git").symlink_metadata().is_ok();
-    if let Some(revision) = revision {
+    let is_bare = !is_repository
+        && path.join("HEAD").is_file()
+        && ["objects", "refs"]
+            .iter()
+            .all(|name| path.join(name).is_dir());
+    if let Some(revision) = revision.or(is_bare.then_some("HEAD")) {
         let git = tools.git().ok_or(RepositoryError::GitMissing)?;
         let commit = git
             .resolve(&path, revision)
@@ -232,17 +241,41 @@ fn git(
     let git = tools.git().ok_or(RepositoryError::GitMissing)?;
     let key = Digest::of_value(&("repository-1", address));
     let no_revision = || RepositoryError::NoRevision {
-        repository: address.to_owned(),
+        repository: without_user(address),
         revision: revision.unwrap_or("HEAD").to_owned(),
     };
+    let (mut notes, mut is_new) = (Vec::new(), false);
+    let is_offline = tools.fetcher().options().index.is_none();
     let content = cache.entry::<RepositoryError>("repositories", &key, |content| {
-        Ok(git.clone_bare(address, &content.join("repository.git"))?)
+        if is_offline {
+            return Err(RepositoryError::CloneOffline(without_user(address)));
+        }
+        is_new = true;
+        git.clone_bare(address, &content.join("repository.git"))
+            .map_err(|error| match error {
+                GitError::Run { .. } | GitError::Failed { .. } => RepositoryError::Clone {
+                    address: without_user(address),
+                    source: error,
+                },
+                error => error.into(),
+            })
     })?;
     let history = content.join("repository.git");
+    // A commit that is named in full is the same everywhere; a branch may have moved.
+    let is_there = |commit: &str| git.resolve(&history, commit).as_deref() == Some(commit);
+    if !is_new
+        && !is_offline
+        && !revision.is_some_and(is_there)
+        && let Err(error) = git.renew(&history, address)
+    {
+        notes.push(format!(
+            "{} is taken as an earlier run copied it: failed to {error}",
+            without_user(address)
+        ));
+    }
     let commit = git
         .resolve(&history, revision.unwrap_or("HEAD"))
         .ok_or_else(no_revision)?;
-    let mut notes = Vec::new();
     let tree = read_commit(&history.display().to_string(), &commit, tools, &mut notes)?;
     let name = address
         .trim_end_matches('/')
@@ -564,6 +597,33 @@ mod tests {
             Source::Index {
                 project: "six".into(),
                 version: None
+            }
+        );
+        for (text, address, revision) in [
+            (
+                "https://host/a/b@feature/x",
+                "https://host/a/b",
+                Some("feature/x"),
+            ),
+            (
+                "ssh://git@host/a/b.git@v1",
+                "ssh://git@host/a/b.git",
+                Some("v1"),
+            ),
+            ("https://host/@scope/b", "https://host/@scope/b", None),
+            ("https://user:a@b@host", "https://user:a@b@host", None),
+        ] {
+            let expected = Source::Git {
+                address: address.into(),
+                revision: revision.map(str::to_owned),
+            };
+            assert_eq!(parse(text), expected, "{text}");
+        }
+        assert_eq!(
+            parse(&format!("file://{directory}@feature/x")),
+            Source::Directory {
+                path: directory.into(),
+                revision: Some("feature/x".into())
             }
         );
         for bad in ["./missing/dir", "--option", "a b", ""] {

@@ -5,6 +5,7 @@
 //! asked. No source is shown the fix or a hidden test, so a leak is an accident (a commit message
 //! that quotes its own code, a traceback through the changed lines).
 
+mod command;
 mod commit_message;
 mod leak;
 mod model;
@@ -16,6 +17,7 @@ mod tokens;
 use serde::{Deserialize, Serialize};
 use temper_core::{Patch, Place, TestId};
 
+pub use command::test_arguments;
 pub(crate) use leak::added_lines;
 pub use leak::{Leak, Secrets, find_leaks};
 pub use subject::{Subjects, subjects};
@@ -107,7 +109,7 @@ pub struct Facts<'a> {
     pub exception: Option<&'a str>,
     /// What the maker of the bug knows.
     pub note: Option<&'a Note>,
-    /// The arguments after `python -m pytest` that run the public tests.
+    /// The arguments after `python -m pytest` that run the public tests: [`test_arguments`].
     pub test_arguments: &'a str,
     /// From the start to the fixed state.
     pub fix: &'a Patch,

@@ -67,12 +67,19 @@ fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Whether a line runs pytest and does nothing else: words without anything that a shell
-/// interprets.
+/// interprets, or that stand in single quotes.
 fn is_plain_pytest(line: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || " -_./:=,+@".contains(c);
+    let mut in_quotes = false;
+    let mut plain = |c: char| {
+        in_quotes ^= c == '\'';
+        // A backtick would end the block that holds an agent's command.
+        let is_quoted = in_quotes && (c == ' ' || c.is_ascii_graphic()) && c != '`';
+        c.is_ascii_alphanumeric() || " -_./:=,+@'".contains(c) || is_quoted
+    };
     let words: Vec<_> = line.split(' ').collect();
     line.len() < 4_000
-        && line.chars().all(plain)
+        && line.chars().all(&mut plain)
+        && !in_quotes
         && words.len() > 3
         && (words[0] == "python" || words[0] == "python3")
         && words[1..3] == ["-m", "pytest"]
@@ -109,6 +116,13 @@ mod tests {
             made.test_command.as_deref(),
             Some("python -m pytest -q t.py")
         );
+        let quoted = "python -m pytest -q -o addopts= -m 'not (a; b)' 't b.py'";
+        assert_eq!(
+            read(&format!("Run the tests with:\n\n    {quoted}\n"))
+                .test_command
+                .as_deref(),
+            Some(quoted)
+        );
         assert!(statement.words.contains("partition_all"));
         assert!(!statement.words.contains("sources"));
     }
@@ -118,6 +132,10 @@ mod tests {
         for line in [
             "python -m pytest -q a.py; rm -rf /",
             "python -m pytest $(id)",
+            "python -m pytest 'a.py' $(id) 'b.py'",
+            "python -m pytest 'a.py'; 'b.py'",
+            "python -m pytest a.py '`id`'",
+            "python -m pytest a.py 'b.py",
             "python -m pytest",
             "make test",
             "python -c 1 pytest a.py",

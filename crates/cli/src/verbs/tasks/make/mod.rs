@@ -448,6 +448,8 @@ fn repository_error(error: RepositoryError) -> CliError {
         RepositoryError::Fetch(_)
         | RepositoryError::Pip(_)
         | RepositoryError::Python(_)
+        | RepositoryError::Clone { .. }
+        | RepositoryError::CloneOffline(_)
         | RepositoryError::GitMissing => exit_code::ENVIRONMENT,
         RepositoryError::Cache(_) | RepositoryError::Io { .. } => exit_code::FAILURE,
         RepositoryError::Override { .. } => exit_code::USAGE,
