@@ -55,7 +55,12 @@ fn main() {
 
     let cache = Cache::open(&arguments[1]).unwrap();
     let archives = cache.root().join("archives");
-    let fetcher = Fetcher::new(cache.clone(), FetchOptions::default()).unwrap();
+    let index = std::env::var("PIP_INDEX_URL").unwrap_or("https://pypi.org/simple".into());
+    let options = FetchOptions {
+        index: Some(index),
+        ..FetchOptions::default()
+    };
+    let fetcher = Fetcher::new(cache.clone(), options).unwrap();
     let search_path = std::env::var_os("PATH").unwrap_or_default();
     let tools = Tools::new(fetcher.with_directory(&archives), None, search_path);
     let source = Source::parse(&arguments[0]).unwrap();
