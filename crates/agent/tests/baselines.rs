@@ -13,6 +13,7 @@ use std::{
 use temper_agent::{
     baselines::{
         demonstrator::{DemonstratorFactory, DemonstratorSettings, FirstTry, GaveUp, Procedure},
+        mend::MendFactory,
         noop::NoopFactory,
         oracle::OracleFactory,
         search::SearchFactory,
@@ -199,8 +200,12 @@ fn noop_submits_in_one_turn_and_changes_nothing() {
 
 #[test]
 fn baselines_say_that_they_are_not_language_models() {
-    let factories: [&dyn ModelFactory; 3] =
-        [&NoopFactory, &OracleFactory, &SearchFactory::default()];
+    let factories: [&dyn ModelFactory; 4] = [
+        &NoopFactory,
+        &OracleFactory,
+        &SearchFactory::default(),
+        &MendFactory,
+    ];
     let mut kinds = Vec::new();
     for factory in factories {
         assert!(!factory.is_language_model());
@@ -208,7 +213,7 @@ fn baselines_say_that_they_are_not_language_models() {
         assert_eq!(description["language_model"], false);
         kinds.push(description["kind"].as_str().unwrap().to_owned());
     }
-    assert_eq!(kinds, ["noop", "oracle", "search"]);
+    assert_eq!(kinds, ["noop", "oracle", "search", "mend"]);
 }
 
 #[test]
@@ -220,7 +225,8 @@ fn baselines_answer_with_a_tool_call_where_tools_are_on_offer() {
         parameters: serde_json::json!({}),
     }];
     let messages = [Message::text(Role::User, "Fix it.")];
-    for factory in [&NoopFactory as &dyn ModelFactory, &SearchFactory::default()] {
+    let search = SearchFactory::default();
+    for factory in [&NoopFactory as &dyn ModelFactory, &search, &MendFactory] {
         let mut model = factory.open(&prepared(&place, None), 0).unwrap();
         let reply = model.query(&request(&messages, &tools)).unwrap();
         let [call] = reply.message.tool_calls.as_slice() else {
@@ -494,13 +500,15 @@ def main(arguments, plugins=()):
                 failed.append(f'{path}::{name}')
             for plugin in plugins:
                 plugin.pytest_runtest_makereport(
-                    types.SimpleNamespace(nodeid=f'{path}::{name}'),
-                    types.SimpleNamespace(when='call', excinfo=excinfo))
+                    types.SimpleNamespace(nodeid=f'{path}::{name}', run=getattr(module, name)),
+                    types.SimpleNamespace(when='call', excinfo=excinfo, duration=0.1))
             if excinfo and not plugins:
                 for frame in traceback.extract_tb(excinfo.error.__traceback__)[1:]:
                     place = frame.filename.split('/tree/')[-1]
                     print(f'{place}:{frame.lineno}: in {frame.name}\\n    {frame.line}')
                 print('E  ', excinfo.exconly())
+    for plugin in plugins:
+        getattr(plugin, 'pytest_sessionfinish', lambda: None)()
     for name in failed:
         print('FAILED', name)
     counts = [f'{len(failed)} failed'] * bool(failed) + [f'{passed} passed'] * bool(passed)
@@ -509,6 +517,18 @@ def main(arguments, plugins=()):
 
 if __name__ == '__main__':
     sys.exit(main(sys.argv[1:]))
+";
+
+/// Runs a test again, as a program that tries edits does.
+const SMALL_RUNNER: &str = "\
+import types
+
+def runtestprotocol(item, log):
+    try:
+        item.run()
+        return [types.SimpleNamespace(failed=False)]
+    except Exception:
+        return [types.SimpleNamespace(failed=True)]
 ";
 
 /// A repository with one fault and its fix, and a directory with what commands call.
@@ -529,6 +549,8 @@ fn shop() -> (Place, PreparedTask, tempfile::TempDir) {
     let programs = tempfile::tempdir().unwrap();
     let at = |name: &str| programs.path().join(name);
     std::fs::write(at("pytest.py"), SMALL_PYTEST).unwrap();
+    std::fs::create_dir(at("_pytest")).unwrap();
+    std::fs::write(at("_pytest/runner.py"), SMALL_RUNNER).unwrap();
     let python = format!(
         "#!/bin/sh\nexport PYTHONDONTWRITEBYTECODE=1 PYTHONPATH='{}':.\nexec python3 \"$@\"\n",
         programs.path().display()
@@ -730,6 +752,51 @@ fn a_plain_demonstration_follows_one_procedure() {
     let (lost, left) = plain(FirstTry::Right, 0, "Something is off.");
     assert_eq!(gave_up(&lost), Some(GaveUp::NoLead));
     assert_eq!(left, PRICES);
+}
+
+#[test]
+fn mend_keeps_the_edit_with_which_all_tests_pass() {
+    let (place, task, programs) = shop();
+    // Tells `>= 100` from `<= 100`, which the other tests take as well.
+    let tests =
+        format!("{PRICE_TESTS}\n\ndef test_huge():\n    assert basket(200).total() == 180\n");
+    place.write("tests/test_prices.py", &tests);
+    let run = |statement: &str| {
+        let mended = drive(
+            &MendFactory,
+            &place,
+            &task,
+            statement,
+            Some(programs.path()),
+        );
+        assert!(mended.submission.is_some(), "{:#?}", mended.outputs);
+        (mended, place.read("shop/prices.py"))
+    };
+    let (lost, left) = run("Something is off.");
+    assert_eq!((lost.replies.len(), left.as_str()), (1, PRICES));
+    let (mended, left) = run(PRICE_STATEMENT);
+    assert_eq!(
+        left,
+        PRICES.replace("> 100", ">= 100"),
+        "{:#?}",
+        mended.outputs
+    );
+    assert!(
+        mended.outputs[0].contains("shop/prices.py mended:\n-        if self.subtotal() > 100:")
+    );
+    assert!(
+        mended.outputs[1].contains("3 passed"),
+        "{}",
+        mended.outputs[1]
+    );
+    // Now nothing fails, and so nothing is tried.
+    let (idle, again) = run(PRICE_STATEMENT);
+    assert!(
+        idle.outputs[0].contains("0 failed 3 passed\n0 edits tried"),
+        "{}",
+        idle.outputs[0]
+    );
+    assert_eq!((idle.outputs.len(), again), (1, left));
 }
 
 /// The operators alone, which need Python and no pytest: each pair is a function with a fault and

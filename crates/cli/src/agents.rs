@@ -6,6 +6,7 @@ use serde_json::Value;
 use temper_agent::{
     baselines::{
         demonstrator::{DemonstratorFactory, DemonstratorSettings, FirstTry, Procedure},
+        mend::MendFactory,
         noop::NoopFactory,
         oracle::OracleFactory,
         search::SearchFactory,
@@ -59,6 +60,9 @@ pub struct Agent {
     pub server_context: Option<u64>,
 }
 
+/// Agents that are programs of our own: they read no prompt of a profile and sample nothing.
+pub const PROGRAMS: [&str; 4] = ["noop", "oracle", "search", "mend"];
+
 /// Trials at a time that share an engine's steps: more rows in a step cost little.
 const EMBEDDED_TRIALS: usize = 8;
 
@@ -85,6 +89,7 @@ impl Agent {
             "noop" => free("noop", Arc::new(NoopFactory)),
             "oracle" => free("oracle", Arc::new(OracleFactory)),
             "search" => free("search", Arc::new(SearchFactory::default())),
+            "mend" => free("mend", Arc::new(MendFactory)),
             _ => Agent::of_model(text, args, profile, places),
         }
     }
@@ -107,7 +112,7 @@ impl Agent {
             "demonstrator-search" => Some((Procedure::Search, FirstTry::Right)),
             _ => None,
         };
-        if is_policy && (demonstrates.is_some() || ["search", "noop", "oracle"].contains(&text)) {
+        if is_policy && (demonstrates.is_some() || PROGRAMS.contains(&text)) {
             return refuse("use --policy: it is for models, and this teacher is a program");
         }
         if let Some((procedure, first_try)) = demonstrates {
@@ -131,7 +136,7 @@ impl Agent {
             "noop" | "oracle" => {
                 return refuse("choose a teacher: there is nothing to learn from noop or oracle");
             }
-            "search" => TeacherKind::Search,
+            "search" | "mend" => TeacherKind::Search,
             _ if is_policy => TeacherKind::Policy,
             _ => TeacherKind::Model,
         };
@@ -146,7 +151,7 @@ impl Agent {
     ) -> Result<Self, CliError> {
         let spec = parse_model_spec(text).map_err(|error| {
             CliError::new(exit_code::USAGE, error)
-                .hint("an agent is noop, oracle, search, embedded, or a model")
+                .hint("an agent is noop, oracle, search, mend, embedded, or a model")
         })?;
         let mut agent = match spec {
             ModelSpec::OpenAi { endpoint, model } => open_ai(endpoint, model, args, profile)?,
@@ -251,7 +256,7 @@ impl Agent {
             kind: Some(profile.kind().as_str().to_owned()),
             name: profile.name(),
             digest: Some(profile.digest()),
-            is_own_program: ["noop", "oracle", "search"].contains(&self.name.as_str())
+            is_own_program: PROGRAMS.contains(&self.name.as_str())
                 && !self.models.is_language_model(),
         }
     }

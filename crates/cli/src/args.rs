@@ -508,7 +508,7 @@ pub struct RunArgs {
     /// Tasks.
     #[command(flatten)]
     pub suite: SuiteArgs,
-    /// noop, oracle, search, or a model: embedded, embedded:MODEL, http://HOST:PORT[/v1][#MODEL],
+    /// noop, oracle, search, mend, or a model: embedded, embedded:MODEL, http://HOST:PORT[/v1][#MODEL],
     /// openai:MODEL, scripted:FILE, replay:FILE
     #[arg(long, short, value_name = "AGENT")]
     pub agent: String,

@@ -22,7 +22,7 @@ use temper_eval::{
 };
 use temper_report::{ArmInput, Driver, MetricInput, ReportInput, TaskInput, TrainingInput};
 
-use crate::{clock, error::CliError, exit_code};
+use crate::{agents::PROGRAMS, clock, error::CliError, exit_code};
 
 /// A finished job, read.
 pub struct JobRecord {
@@ -53,7 +53,7 @@ impl JobRecord {
                     "overrides": profile["overrides"],
                 }))
             }),
-            is_own_program: matches!(driver, Some("noop" | "oracle" | "search")),
+            is_own_program: driver.is_some_and(|driver| PROGRAMS.contains(&driver)),
         }
     }
 

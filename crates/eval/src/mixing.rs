@@ -15,7 +15,7 @@ pub struct ArmProfile {
     pub name: String,
     /// Digest of text and overrides; absent for predictions made elsewhere.
     pub digest: Option<Digest>,
-    /// Whether the agent is one of Temper's own programs (`noop`, `oracle`, `search`), which read
+    /// Whether the agent is one of Temper's own programs (`noop`, `oracle`, `search`, `mend`), which read
     /// no prompt: settings that were changed for a model say nothing about them.
     pub is_own_program: bool,
 }

@@ -1,11 +1,14 @@
 //! Agents that are honest about not being language models.
 //!
 //! [`noop`] shows what a suite gives away for nothing, [`oracle`] that known fixes pass through
-//! the whole pipeline, [`search`] what a classical search for repairs reaches, and [`demonstrator`]
-//! shows known fixes as trajectories to learn from. Each answers a conversation as a language model would, in whatever protocol the profile speaks, so that the
-//! loop, the sandbox and the grading are the same for all arms.
+//! the whole pipeline, [`search`] what a classical search for repairs reaches, [`mend`] what a much
+//! shorter one does that a small model can learn, and [`demonstrator`] shows known fixes as
+//! trajectories to learn from. Each answers a conversation as a language model would, in whatever
+//! protocol the profile speaks, so that the loop, the sandbox and the grading are the same for all
+//! arms.
 
 pub mod demonstrator;
+pub mod mend;
 pub mod noop;
 pub mod oracle;
 pub mod search;

@@ -28,18 +28,13 @@ use super::{
     wrong,
 };
 use crate::{
-    baselines::{reply, search::statement::Statement},
+    baselines::{mend, reply},
     model::{Model, ModelError, ModelReply, ModelRequest},
 };
 
-/// The program of the first command, and one that tries edits before it prints code. They print less than what a profile shortens, and leave the
-/// tests that failed and passed in `/tmp/t`, one a line, as arguments of pytest.
+/// The program of the first command where no edits are tried. Like [`mend::PROGRAM`] it prints less
+/// than what a profile shortens, and leaves the tests that failed and passed in `/tmp/t`.
 const SUSPECTS: &str = include_str!("suspects.py");
-const MEND: &str = include_str!("mend.py");
-/// What stands behind the file's name where an edit of the program's own passes all tests.
-const MENDED: &str = " mended:\n";
-/// Runs these tests; they fail at once where the first of them do.
-const TESTS: &str = "python -m pytest -q -x --tb=no -oaddopts= @/tmp/t";
 /// Edits that do not help, at most.
 const MOST_WRONG: usize = 3;
 /// Places of one edit.
@@ -123,15 +118,11 @@ impl Plain {
         let visible = Visible::read(request.messages);
         match self.last {
             Last::Nothing => {
-                let command = Statement::read(request.messages).test_command;
-                let Some(tests) = command.as_deref().and_then(arguments) else {
-                    return submit_as_told(request, GaveUp::NoLead.text());
-                };
                 self.last = Last::Suspects;
                 let (thought, program) = if self.searches {
                     (
                         "I run the public tests and try small edits of the code that failing ones run.",
-                        MEND,
+                        mend::PROGRAM,
                     )
                 } else {
                     (
@@ -139,16 +130,17 @@ impl Plain {
                         SUSPECTS,
                     )
                 };
-                let subject = subject(&visible.statement);
-                let command = format!("python - {subject} {tests} <<'EOF'\n{program}EOF");
-                return reply(request, thought, &command);
+                return match mend::command(request.messages, program) {
+                    Some(command) => reply(request, thought, &command),
+                    None => submit_as_told(request, GaveUp::NoLead.text()),
+                };
             }
-            Last::Suspects if visible.last().contains(MENDED) => {
+            Last::Suspects if mend::found(visible.last()) => {
                 self.last = Last::Right;
                 return reply(
                     request,
                     "An edit passes the tests. I run them once more.",
-                    TESTS,
+                    mend::TESTS,
                 );
             }
             Last::Suspects => self.shown = sections(visible.last()),
@@ -224,7 +216,7 @@ impl Plain {
             let after = edit.after();
             files.insert(place.file.clone(), after);
         }
-        command += TESTS;
+        command += mend::TESTS;
         (!command.contains("```")).then(|| Attempt {
             thought: format!("The fault may be in {}.", functions.join(" and ")),
             command,
@@ -326,24 +318,6 @@ fn sections(output: &str) -> Vec<Section> {
     sections
 }
 
-/// The name in the statement's title, for the program to rank by; `-` where there is none.
-fn subject(statement: &str) -> &str {
-    let title = statement.lines().next().unwrap_or_default();
-    let named = title.split('`').nth(1).unwrap_or_default();
-    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
-    if !named.is_empty() && named.chars().all(plain) {
-        named
-    } else {
-        "-"
-    }
-}
-
-/// What the command of the public tests passes to pytest.
-fn arguments(command: &str) -> Option<&str> {
-    let (_, rest) = command.split_once(" -m pytest ")?;
-    Some(rest.strip_prefix("-q ").unwrap_or(rest))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -377,7 +351,8 @@ mod tests {
             attempt.command,
             format!(
                 "git checkout -q . && old=$(cat <<'OLD'\n    return x\nOLD\n) && new=$(cat <<'NEW'\n    \
-                 return -x\nNEW\n) && tool m.py -- \"$old\" \"$new\" > /dev/null && {TESTS}"
+                 return -x\nNEW\n) && tool m.py -- \"$old\" \"$new\" > /dev/null && {}",
+                mend::TESTS
             )
         );
         // A line that is there twice is told by its neighbour.
@@ -416,19 +391,5 @@ mod tests {
         );
         assert!(shown[0].holds("    x = a\n    return x") && !shown[0].holds("x = a"));
         assert!(!shown[1].holds("    x = a"));
-    }
-
-    #[test]
-    fn the_subject_is_what_the_title_names() {
-        assert_eq!(subject("# `a.b.C` raises X\n\n`no`"), "a.b.C");
-        for other in ["", "no title", "# `a b` fails", "text\n# `a`"] {
-            assert_eq!(subject(other), "-", "{other}");
-        }
-        assert_eq!(
-            arguments("python -m pytest -q a.py b.py"),
-            Some("a.py b.py")
-        );
-        assert_eq!(arguments("python -m pytest a.py"), Some("a.py"));
-        assert_eq!(arguments("make test"), None);
     }
 }

@@ -18,6 +18,8 @@ const MOST_WORDS: usize = 400;
 pub(in crate::baselines) struct Statement {
     /// The command that runs the public tests; its first word is a Python interpreter.
     pub(in crate::baselines) test_command: Option<String>,
+    /// The first name in backticks of its title.
+    pub(in crate::baselines) subject: Option<String>,
     /// Words that may be names in the code.
     pub(in crate::baselines) words: BTreeSet<String>,
 }
@@ -43,9 +45,10 @@ impl Statement {
             })
             .filter(|line| is_plain_pytest(line))
             .map(str::to_owned);
-        let words = element(content, "pr_description")
+        let statement = element(content, "pr_description")
             .or_else(|| element(content, "task"))
-            .unwrap_or(content)
+            .unwrap_or(content);
+        let words = statement
             .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
             .filter(|word| (3..=60).contains(&word.len()))
             .filter(|word| !word.starts_with(|c: char| c.is_ascii_digit()))
@@ -54,9 +57,24 @@ impl Statement {
             .collect();
         Statement {
             test_command,
+            subject: subject(statement),
             words,
         }
     }
+
+    /// What the command of the public tests passes to pytest.
+    pub(in crate::baselines) fn pytest_arguments(&self) -> Option<&str> {
+        let (_, rest) = self.test_command.as_deref()?.split_once(" -m pytest ")?;
+        Some(rest.strip_prefix("-q ").unwrap_or(rest))
+    }
+}
+
+/// The first name in backticks of the title.
+fn subject(statement: &str) -> Option<String> {
+    let title = statement.trim_start().lines().next()?;
+    let named = title.split('`').nth(1)?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+    (!named.is_empty() && named.chars().all(plain)).then(|| named.to_owned())
 }
 
 /// The text of an element that a template puts around the statement.

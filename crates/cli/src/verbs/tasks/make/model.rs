@@ -42,7 +42,7 @@ impl Writer {
             hub: args.hub.clone(),
             ..TrialArgs::default()
         };
-        if ["noop", "oracle", "search"].contains(&text.as_str()) {
+        if agents::PROGRAMS.contains(&text.as_str()) {
             return Err(CliError::new(
                 exit_code::USAGE,
                 format!("ask {text} for bugs: it is no model"),
