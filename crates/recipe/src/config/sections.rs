@@ -88,6 +88,10 @@ pub struct CollectSettings {
     /// Steps before their end from which failed candidates are continued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps_back: Option<u32>,
+    /// Only training tasks whose id fits one of these: globs, or regular expressions between
+    /// slashes. All where there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<String>,
     /// At most this many training tasks, the first by id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,

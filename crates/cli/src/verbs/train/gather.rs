@@ -54,7 +54,7 @@ impl<'a> Teaching<'a> {
                 "max_retries": agent.max_retries,
             });
         }
-        let tasks = session.tasks(SplitArg::Train, settings.limit)?;
+        let tasks = session.taught(settings)?;
         let mut inputs = BTreeMap::from([("tasks".to_owned(), task_set(&tasks)?)]);
         let mut of_store = json!({ "config": config });
         if settings.teacher == POLICY {
@@ -118,7 +118,7 @@ impl<'a> Teaching<'a> {
                 .unwrap_or(Branches::default().steps_back),
             ..Branches::default()
         });
-        let suite = session.prepared(SplitArg::Train, self.settings.limit)?;
+        let suite = session.prepared(SplitArg::Train, &self.settings.tasks, self.settings.limit)?;
         let done = collect::collect_into(&collect::Request {
             agent: &agent,
             kind,
@@ -304,7 +304,7 @@ pub fn existing(session: &Session<'_>) -> Result<Option<PathBuf>, CliError> {
 pub fn plan(session: &Session<'_>) -> Result<Vec<Line>, CliError> {
     let mut lines = Vec::new();
     for (settings, known) in session.recipe.collect.iter().zip(known(session)?) {
-        let n_tasks = session.tasks(SplitArg::Train, settings.limit)?.len();
+        let n_tasks = session.taught(settings)?.len();
         lines.push(Line::of(
             StageName::Collect,
             Some(settings.teacher.clone()),

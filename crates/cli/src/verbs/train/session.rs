@@ -14,7 +14,9 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 use temper_checkpoint::Checkpoint;
 use temper_core::{Digest, Task, manifest::Producer};
-use temper_recipe::{Recipe, Stage, StageName, StageRecord, Stages, overlap};
+use temper_recipe::{
+    Recipe, Stage, StageName, StageRecord, Stages, config::CollectSettings, overlap,
+};
 
 use super::{args::TrainArgs, trials::OpenEngine};
 use crate::{
@@ -49,8 +51,8 @@ where
 /// A result of a stage.
 pub type Step<T> = Result<T, Halt>;
 
-/// Prepared tasks by split and limit.
-type Prepared = BTreeMap<(u8, Option<usize>), Rc<PreparedSuite>>;
+/// Prepared tasks by split, patterns and limit.
+type Prepared = BTreeMap<(u8, Vec<String>, Option<usize>), Rc<PreparedSuite>>;
 
 /// A run.
 pub struct Session<'a> {
@@ -217,13 +219,18 @@ impl<'a> Session<'a> {
         }))
     }
 
-    fn suite_args(&self, split: SplitArg, limit: Option<usize>) -> Result<SuiteArgs, CliError> {
+    fn suite_args(
+        &self,
+        split: SplitArg,
+        patterns: &[String],
+        limit: Option<usize>,
+    ) -> Result<SuiteArgs, CliError> {
         let suite = self.recipe.suite.as_ref().ok_or_else(|| {
             CliError::new(exit_code::INPUT, "find tasks: the recipe has no [suite]")
         })?;
         Ok(SuiteArgs {
             suite: suite.name.clone(),
-            tasks: Vec::new(),
+            tasks: patterns.to_vec(),
             split: Some(split),
             limit,
             tasks_from: None,
@@ -232,21 +239,28 @@ impl<'a> Session<'a> {
 
     /// The tasks of a split, without their files.
     pub fn tasks(&self, split: SplitArg, limit: Option<usize>) -> Result<Vec<Task>, CliError> {
-        let args = self.suite_args(split, limit)?;
+        let args = self.suite_args(split, &[], limit)?;
         Ok(tasks::load(&args, self.places)?.tasks)
     }
 
-    /// The tasks of a split with their files; they are prepared once.
+    /// The training tasks of a teacher, without their files.
+    pub fn taught(&self, settings: &CollectSettings) -> Result<Vec<Task>, CliError> {
+        let args = self.suite_args(SplitArg::Train, &settings.tasks, settings.limit)?;
+        Ok(tasks::load(&args, self.places)?.tasks)
+    }
+
+    /// The tasks of a split whose ids fit with their files; they are prepared once.
     pub fn prepared(
         &self,
         split: SplitArg,
+        patterns: &[String],
         limit: Option<usize>,
     ) -> Result<Rc<PreparedSuite>, CliError> {
-        let key = (split as u8, limit);
+        let key = (split as u8, patterns.to_vec(), limit);
         if let Some(suite) = self.suites.borrow().get(&key) {
             return Ok(Rc::clone(suite));
         }
-        let args = self.suite_args(split, limit)?;
+        let args = self.suite_args(split, patterns, limit)?;
         let suite = Rc::new(tasks::prepare(&args, self.places, self.args.workers)?);
         self.suites.borrow_mut().insert(key, Rc::clone(&suite));
         Ok(suite)

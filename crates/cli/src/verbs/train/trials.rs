@@ -144,7 +144,7 @@ pub fn run(session: &Session<'_>, wanted: &TrialRun<'_>) -> Step<TrialsDone> {
         .ok()
         .and_then(|job| job.trials().ok())
         .map_or(0, |trials| trials.len());
-    let suite = session.prepared(wanted.split, wanted.limit)?;
+    let suite = session.prepared(wanted.split, &[], wanted.limit)?;
     let done = jobs::run(&Request {
         directory: job.clone(),
         agent: &agent,
