@@ -135,7 +135,7 @@ def search():
             print(f"{p} mended:\n-{text.split(chr(10))[k]}\n+{new.split(chr(10))[k]}")
             return
     print(done, "edits tried")
-    left = 4500
+    left = 3000
     for *_, code in sorted(found):
         if len(code) < left:
             left -= len(code)
