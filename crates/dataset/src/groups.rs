@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use temper_core::{AgentName, Digest, TaskId};
 
 use crate::{
+    advantages::are_equal,
     episode::Episode,
     filter::{Label, label},
     row::{RowOrigin, TrainingRow},
@@ -68,9 +69,8 @@ impl Group {
 
     /// Whether rewards differ; without that every advantage is 0.
     pub fn has_signal(&self) -> bool {
-        let mut rewards = self.members.iter().filter_map(|member| member.reward);
-        let first = rewards.next();
-        rewards.any(|reward| Some(reward) != first)
+        let rewards: Vec<f64> = self.members.iter().filter_map(|m| m.reward).collect();
+        rewards.len() > 1 && !are_equal(&rewards)
     }
 }
 

@@ -247,3 +247,72 @@ fn conversations_go_from_shape_to_shape_and_back() {
         refused.stderr
     );
 }
+
+#[test]
+fn lost_rewards_have_no_advantage_and_equal_ones_no_signal() {
+    let workspace = training(1);
+    let groups = "\
+{\"group\": \"lost\", \"rewards\": [null, -1, -1, null]}
+{\"group\": \"half\", \"rewards\": [null, 1, -1, null]}
+{\"group\": \"parts\", \"rewards\": [[1, 2], [2, 1], [0.5, 2.5], [3, 0]]}
+{\"group\": \"no part\", \"rewards\": [[1, null], 1, 0]}
+";
+    fs::write(workspace.path("groups.jsonl"), groups).unwrap();
+    let found = workspace
+        .run(&["dataset", "advantages", "groups.jsonl", "--format", "json"])
+        .expect(0)
+        .json();
+    let of = |index: usize| &found["groups"][index];
+    assert_eq!(
+        of(0)["advantages"],
+        serde_json::json!([null, 0.0, 0.0, null])
+    );
+    assert_eq!(of(0)["signal"], "equal-rewards");
+    let half = of(1)["advantages"].as_array().unwrap();
+    assert!((half[1].as_f64().unwrap() - 1.0).abs() < 2e-6, "{half:?}");
+    assert!((half[2].as_f64().unwrap() + 1.0).abs() < 2e-6, "{half:?}");
+    assert!(half[0].is_null() && half[3].is_null());
+    assert_eq!(of(2)["advantages"], serde_json::json!([0.0, 0.0, 0.0, 0.0]));
+    assert_eq!(of(2)["mean"], 3.0);
+    assert_eq!(of(3)["advantages"][0], Value::Null);
+    assert_eq!(found["settings"]["deviation"], "population");
+    assert_eq!(
+        found["summary"],
+        serde_json::json!({
+            "n_groups": 4, "n_scored": 10, "n_unscored": 5, "n_without_signal": 2,
+            "share_without_signal": 0.5,
+        })
+    );
+    let sample = workspace
+        .run(&[
+            "dataset",
+            "advantages",
+            "groups.jsonl",
+            "--deviation",
+            "sample",
+        ])
+        .expect(0);
+    for part in [
+        "none: equal rewards",
+        "– +0.707 -0.707 –",
+        "2 of 4 groups give no signal (0.50); 10 trials scored, 5 unscored",
+        "sample deviation, epsilon 0.000001",
+    ] {
+        assert!(sample.stdout.contains(part), "{part}: {}", sample.stdout);
+    }
+    for (text, expected) in [
+        ("{\"group\": \"a\", \"rewards\": [1, \"x\"]}", "line 1"),
+        ("{\"group\": \"a\", \"rewards\": [1], \"more\": 1}", "more"),
+        (
+            "{\"group\": \"a\", \"rewards\": [[1e308, 1e308]]}",
+            "not finite",
+        ),
+        ("\n", "no groups"),
+    ] {
+        fs::write(workspace.path("groups.jsonl"), text).unwrap();
+        let refused = workspace
+            .run(&["dataset", "advantages", "groups.jsonl"])
+            .expect(3);
+        assert!(refused.stderr.contains(expected), "{}", refused.stderr);
+    }
+}

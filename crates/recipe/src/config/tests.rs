@@ -156,3 +156,18 @@ fn the_example_is_a_whole_recipe_and_the_documents_show_it() {
     let page = include_str!("../../../../docs/training.md");
     assert!(page.contains(&format!("```toml\n{}```", Recipe::EXAMPLE)));
 }
+
+#[test]
+fn every_example_is_a_recipe() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/recipes");
+    let mut n_read = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        if let Err(error) = Recipe::parse(&text) {
+            panic!("{}: {error}", path.display());
+        }
+        n_read += 1;
+    }
+    assert!(n_read >= 3, "{n_read}");
+}

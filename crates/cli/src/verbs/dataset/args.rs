@@ -19,6 +19,59 @@ pub enum DatasetVerb {
     Show(ShowArgs),
     /// Write conversations in another shape
     Convert(ConvertArgs),
+    /// What the rewards of groups weigh in a group-relative objective
+    Advantages(AdvantagesArgs),
+}
+
+/// Flags of `temper dataset advantages`.
+#[derive(ClapArgs, Debug)]
+pub struct AdvantagesArgs {
+    /// A data set with groups, or a file of groups, one JSON object a line: "group", a name, and
+    /// "rewards", one for each trial: a number, a list of numbers that are added, or null where
+    /// there is none
+    #[arg(value_name = "DIR|FILE")]
+    pub source: PathBuf,
+    /// What an advantage is
+    #[arg(long, value_enum, default_value_t = EstimatorArg::GroupDeviation)]
+    pub estimator: EstimatorArg,
+    /// The divisor of a deviation
+    #[arg(long, value_enum, default_value_t = DeviationArg::Population)]
+    pub deviation: DeviationArg,
+    /// What is added to a deviation
+    #[arg(long, default_value_t = 1e-6, value_parser = not_negative)]
+    pub epsilon: f64,
+    /// How.
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+/// What an advantage is, as typed.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EstimatorArg {
+    /// Distance to the group's mean over the group's deviation (GRPO)
+    GroupDeviation,
+    /// Distance to the group's mean over the deviation of all scored trials
+    BatchDeviation,
+    /// Distance to the group's mean (Dr. GRPO)
+    MeanOnly,
+    /// Distance to the mean of the group's other scored trials (RLOO)
+    LeaveOneOut,
+}
+
+/// The divisor of a deviation, as typed.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviationArg {
+    /// The number of rewards
+    Population,
+    /// One less
+    Sample,
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err("it is no number from 0 on".to_owned()),
+    }
 }
 
 /// Flags of `temper dataset build`.

@@ -1,5 +1,6 @@
 //! `temper dataset …`: from verified trials to what a model is trained on.
 
+mod advantages;
 pub mod args;
 pub mod build;
 mod convert;
@@ -18,6 +19,7 @@ pub fn run(verb: DatasetVerb, places: &Places) -> Result<u8, CliError> {
         DatasetVerb::Build(args) => build::run(&args, places),
         DatasetVerb::Show(args) => show::run(&args, places),
         DatasetVerb::Convert(args) => convert::run(&args),
+        DatasetVerb::Advantages(args) => advantages::run(&args),
     }
 }
 
