@@ -566,6 +566,33 @@ fn final_tests(run: &Path) -> Vec<Value> {
 }
 
 #[test]
+fn teachers_show_what_they_do_under_the_prompt_of_the_trained_model() {
+    let workspace = Workspace::new(6);
+    write_suite(&workspace);
+    write_longer_model(&workspace.path("model"));
+    let solver = workspace.script("solver", &[&reply("yes")]);
+    // Failures of the trained model and what the teacher shows are pairs only under one prompt, and
+    // the prompt names the longest reply.
+    let recipe = WHOLE
+        .replace("SOLVER", &solver)
+        .replace("LOSER", "policy")
+        .replace("\"Go.\"", "\"Go {{max_output_tokens}}.\"");
+    fs::write(workspace.path("recipe.toml"), recipe).unwrap();
+    let built = workspace
+        .run(&train(&["--until", "build"]))
+        .expect(0)
+        .stderr;
+    assert!(built.contains("1-policy: 0 of 2 tasks"), "{built}");
+    // Paired they are; no row comes of it only because an untrained model gives no command.
+    assert!(!built.contains("other-prompt"), "{built}");
+    assert_eq!(
+        built.matches("make a row: 0 of its 0 tokens").count(),
+        2,
+        "{built}"
+    );
+}
+
+#[test]
 fn a_whole_recipe_makes_a_model_that_solves_what_its_start_does_not() {
     let workspace = Workspace::new(6);
     write_suite(&workspace);

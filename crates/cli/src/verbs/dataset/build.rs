@@ -10,6 +10,7 @@ use temper_dataset::{
     build::{BuildConfig, BuildError, BuildReport, Sources, build, episodes_digest},
     episode::Episode,
     filter::contamination::HeldOut,
+    pairs::Unpaired,
     render::{Renderer, tokenizer_digest},
     store,
 };
@@ -250,6 +251,18 @@ pub fn text(report: &BuildReport) -> String {
         }
         text.push_str(&format!("\n{reasons}"));
     }
+    if !report.unpaired.is_empty() {
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for (_, reason) in &report.unpaired {
+            *counts.entry(why_unpaired(reason)).or_default() += 1;
+        }
+        let mut reasons =
+            Table::new(&[("failed and in no pair", Align::Left), ("n", Align::Right)]);
+        for (reason, n) in counts {
+            reasons.row([reason, n.to_string()]);
+        }
+        text.push_str(&format!("\n{reasons}"));
+    }
     let lines = report.dropped.iter().map(|dropped| {
         let origin = &dropped.origin;
         format!(
@@ -258,10 +271,7 @@ pub fn text(report: &BuildReport) -> String {
         )
     });
     let unpaired = report.unpaired.iter().map(|(origin, reason)| {
-        let reason = match serde_json::to_value(reason) {
-            Ok(Value::Object(fields)) => fields["kind"].as_str().unwrap_or_default().to_owned(),
-            _ => String::new(),
-        };
+        let reason = why_unpaired(reason);
         format!(
             "{} {}/{}: in no pair: {reason}",
             origin.task_id, origin.agent, origin.attempt
@@ -281,4 +291,12 @@ pub fn text(report: &BuildReport) -> String {
         ));
     }
     text
+}
+
+/// The kind of a reason, as the report has it.
+fn why_unpaired(reason: &Unpaired) -> String {
+    match serde_json::to_value(reason) {
+        Ok(Value::Object(fields)) => fields["kind"].as_str().unwrap_or_default().to_owned(),
+        _ => String::new(),
+    }
 }

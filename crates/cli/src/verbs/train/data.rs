@@ -84,7 +84,10 @@ impl TrainingData {
                 exit_code::INPUT,
                 "train on preferences: the data set has no pairs",
             )
-            .hint("pairs need solved and failed trials of one task, and [build.pairs]"));
+            .hint(
+                "pairs need [build.pairs], and solved and failed trials of one task under one prompt; \
+                 the data set's report.json says of each failed trial why it is in none",
+            ));
         }
         self.check_held_out(session)
     }

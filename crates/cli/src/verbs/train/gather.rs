@@ -24,6 +24,8 @@ use crate::{
 
 /// The model that is trained, as a teacher.
 const POLICY: &str = "policy";
+/// The setting of a profile that its prompt names.
+const REPLY_KEY: &str = "temper.max_output_tokens";
 
 /// A teacher's stage, and where its candidates are.
 struct Teaching<'a> {
@@ -50,6 +52,7 @@ impl<'a> Teaching<'a> {
             config["agent"] = json!({
                 "profile": agent.profile,
                 "set": agent.set,
+                "reply_tokens": agent.reply_tokens,
                 "trial_timeout_seconds": agent.trial_timeout_seconds,
                 "max_retries": agent.max_retries,
             });
@@ -85,6 +88,13 @@ impl<'a> Teaching<'a> {
         let mut trials = session.trial_args(settings.attempts, settings.seed);
         trials.redo_lost = false;
         trials.budget = session.args.budget.clone();
+        // The prompt says how long a reply may be. What another one shows is learned under the
+        // prompt of the trained model, and is compared with its trials.
+        if settings.teacher != POLICY
+            && let Some(n_tokens) = trials.sampling.embedded_reply_tokens
+        {
+            trials.overrides.push(format!("{REPLY_KEY}={n_tokens}"));
+        }
         if settings.temperature.is_some() {
             trials.sampling.embedded_temperature = settings.temperature;
         }
