@@ -77,13 +77,14 @@ pub struct SamplingArgs {
     pub embedded_steps: Option<u32>,
 }
 
+/// The setting of a profile for the longest reply, in tokens; its prompt names it.
+pub const REPLY_KEY: &str = "temper.max_output_tokens";
+
 impl SamplingArgs {
     /// What replaces settings of the profile.
     pub fn overrides(&self) -> Vec<(String, Value)> {
         let steps = self.embedded_steps.map(|n| ("agent.step_limit", n));
-        let reply = self
-            .embedded_reply_tokens
-            .map(|n| ("temper.max_output_tokens", n));
+        let reply = self.embedded_reply_tokens.map(|n| (REPLY_KEY, n));
         steps
             .into_iter()
             .chain(reply)

@@ -280,6 +280,15 @@ fn the_command_of_a_statement_runs_where_the_projects_own_options_do_not() {
     assert!(output.contains(&format!("{n_public} failed, ")), "{output}");
 }
 
+/// Makes a repository of what stands there, and commits the shapes without their fault.
+fn commit_fix(directory: &Path, message: &str) {
+    git(directory, &["init", "--quiet"]);
+    git(directory, &["add", "."]);
+    git(directory, &["commit", "--quiet", "-m", "Begin"]);
+    write(directory, &[("src/shapes/__init__.py", SHAPES)]);
+    git(directory, &["commit", "--quiet", "-am", message]);
+}
+
 fn git(directory: &Path, arguments: &[&str]) {
     let done = std::process::Command::new("git")
         .current_dir(directory)
@@ -317,18 +326,9 @@ fn histories_releases_and_models_give_bugs_and_failing_tests_say_what_is_wrong()
         );
     }
     let directory = workspace.path("shapes");
-    git(&directory, &["init", "--quiet"]);
-    git(&directory, &["add", "."]);
-    git(&directory, &["commit", "--quiet", "-m", "Begin"]);
-    write(&directory, &[("src/shapes/__init__.py", SHAPES)]);
-    git(
+    commit_fix(
         &directory,
-        &[
-            "commit",
-            "--quiet",
-            "-am",
-            "Fix clamp for large values\n\nValues above the upper bound became the lower one.",
-        ],
+        "Fix clamp for large values\n\nValues above the upper bound became the lower one.",
     );
     // Whatever function is asked for, one of the replies has its signature.
     let reply = "```python\ndef overlap(first, second):\n    start = max(first[0], second[0])\n    end = min(first[1], second[1])\n    return end - start\n```\nIntervals apart share less than nothing.\n";
@@ -451,19 +451,7 @@ fn an_address_gives_its_branches_tags_and_history_as_they_are_now() {
             ("tests/test_shapes.py", TESTS),
         ],
     );
-    git(&directory, &["init", "--quiet"]);
-    git(&directory, &["add", "."]);
-    git(&directory, &["commit", "--quiet", "-m", "Begin"]);
-    write(&directory, &[("src/shapes/__init__.py", SHAPES)]);
-    git(
-        &directory,
-        &[
-            "commit",
-            "--quiet",
-            "-am",
-            "Fix clamp for values above the bound",
-        ],
-    );
+    commit_fix(&directory, "Fix clamp for values above the bound");
     git(&directory, &["tag", "v1"]);
     let served = workspace.path("www/shapes.git");
     fs::create_dir_all(&served).unwrap();

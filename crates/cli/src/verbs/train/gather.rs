@@ -17,6 +17,7 @@ use super::{
 use crate::{
     agents::{self, Agent},
     args::{FormatArgs, SplitArg, TrialArgs},
+    engines::REPLY_KEY,
     error::CliError,
     exit_code, output,
     verbs::{collect, dataset},
@@ -24,8 +25,6 @@ use crate::{
 
 /// The model that is trained, as a teacher.
 const POLICY: &str = "policy";
-/// The setting of a profile that its prompt names.
-const REPLY_KEY: &str = "temper.max_output_tokens";
 
 /// A teacher's stage, and where its candidates are.
 struct Teaching<'a> {
