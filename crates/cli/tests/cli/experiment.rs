@@ -5,11 +5,14 @@ use std::fs;
 use serde_json::Value;
 
 use crate::{
-    support::{Workspace, bash, submit, training},
+    support::{Ran, Workspace, bash, files_named, submit, training, write_suite},
     tiny_model::write_model,
 };
 
 const RECIPE: &str = "[train]\nepochs = 1\n[select]\nlimit = 1\n";
+const QUICK: &str = "[agent]\nsteps = 1\nreply_tokens = 4\n[train]\nepochs = 1\n\
+                     rows_per_update = 1\n[train.method.lora]\nrank = 2\nalpha = 4.0\n\
+                     [train.optimizer]\nlearning_rate = 1e-2\n";
 
 fn contract(question: &str) -> String {
     let arm = |name: &str| {
@@ -132,6 +135,24 @@ fn a_contract_that_cannot_be_kept_is_refused() {
         );
         assert!(!workspace.path("e").exists());
     }
+    // One teacher cannot work under the prompts of two.
+    let collected = "[[collections]]\nname = \"candidates\"\narguments = [\"--teacher\", \"t\"]\n";
+    let two = good.replace("recipe.toml\"\n[[arms]]", "other.toml\"\n[[arms]]") + collected;
+    fs::write(workspace.path("experiment.toml"), two).unwrap();
+    fs::write(workspace.path("recipe.toml"), RECIPE).unwrap();
+    let other = format!("{RECIPE}[agent]\nreply_tokens = 9\n");
+    fs::write(workspace.path("other.toml"), other).unwrap();
+    let refused = workspace
+        .run(&["experiment", "declare", "experiment.toml", "-o", "e"])
+        .expect(3);
+    assert!(
+        refused
+            .stderr
+            .contains("arms one and two learn from it, and profile"),
+        "{}",
+        refused.stderr
+    );
+    assert!(!workspace.path("e").exists());
 }
 
 #[test]
@@ -181,16 +202,13 @@ fn seeds_are_aggregated_by_task_with_their_regressions() {
     );
 }
 
-#[test]
-fn an_experiment_is_followed_to_one_test_of_each_arm() {
-    let workspace = training(6);
-    // Pairs of tasks are one source group: train, dev and test share none.
-    for (number, split) in [(2, "dev"), (3, "dev"), (4, "test"), (5, "test")] {
-        workspace.in_split(number, split);
-    }
+/// An experiment with two arms of one collection, in `e`: two tasks in each split, and a model with
+/// room for the profile's prompt that solves nothing.
+fn declared(selection: &str, recipe: &str) -> Workspace {
+    let workspace = Workspace::new(6);
+    write_suite(&workspace);
     let model = workspace.path("model");
     write_model(&model);
-    // Room for the profile's prompt.
     let config = fs::read_to_string(model.join("config.json")).unwrap();
     let config = config.replace(
         "\"max_position_embeddings\":256",
@@ -207,7 +225,7 @@ fn an_experiment_is_followed_to_one_test_of_each_arm() {
         ],
     );
     let contract = contract("Is one better than two?")
-        .replace("dev-execution", "last-snapshot")
+        .replace("dev-execution", selection)
         .replace(
             "[[arms]]\nname = \"one\"",
             &format!(
@@ -216,43 +234,60 @@ fn an_experiment_is_followed_to_one_test_of_each_arm() {
             ),
         );
     fs::write(workspace.path("experiment.toml"), contract).unwrap();
-    fs::write(
-        workspace.path("recipe.toml"),
-        "[agent]\nsteps = 1\nreply_tokens = 4\n[train]\nepochs = 1\n\
-         rows_per_update = 1\n[train.method.lora]\nrank = 2\n\
-         alpha = 4.0\n[train.optimizer]\nlearning_rate = 1e-2\n",
-    )
-    .unwrap();
+    fs::write(workspace.path("recipe.toml"), recipe).unwrap();
     workspace
         .run(&["experiment", "declare", "experiment.toml", "-o", "e"])
         .expect(0);
-    let run = |more: &[&str], code: i32| {
-        let flags = [
-            "--format",
-            "json",
-            "-q",
-            "--",
-            "--device",
-            "cpu",
-            "--threads",
-            "1",
-        ];
-        let arguments = [&["experiment", "run", "e"][..], more, &flags].concat();
-        workspace.run(&arguments).expect(code)
-    };
-    let kinds = || -> Vec<String> {
-        let record = fs::read_to_string(workspace.path("e/record.jsonl")).unwrap();
-        record
-            .lines()
-            .map(|line| {
-                let event: Value = serde_json::from_str(line).unwrap();
-                event["what"]["kind"].as_str().unwrap().to_owned()
-            })
-            .collect()
-    };
+    workspace
+}
+
+/// Runs the experiment in `e`.
+fn follow(workspace: &Workspace, more: &[&str], code: i32) -> Ran {
+    let flags = ["--format", "json", "-q", "--", "--device", "cpu"];
+    let threads = ["--threads", "1"];
+    let arguments = [&["experiment", "run", "e"][..], more, &flags, &threads].concat();
+    workspace.run(&arguments).expect(code)
+}
+
+#[test]
+fn where_selection_keeps_the_start_its_trials_are_the_result_of_the_arms() {
+    let workspace = declared("dev-execution", &format!("{QUICK}[select]\n"));
+    let ran = follow(&workspace, &[], 0);
+    let result = ran.json();
+    let arms = result["arms"].as_array().unwrap();
+    assert_eq!(arms.len(), 3);
+    for arm in arms {
+        assert_eq!((&arm["n_tasks"], &arm["mean"]), (&2.into(), &0.0.into()));
+    }
+    assert_eq!(arms[2]["n_runs"], 2);
+    let aggregate = ["aggregate", "e", "--format", "json"];
+    assert_eq!(workspace.run(&aggregate).expect(0).json(), result);
+    let tests = fs::read_to_string(workspace.path("e/tests.json")).unwrap();
+    let tests: Value = serde_json::from_str(&tests).unwrap();
+    for arm in tests["arms"].as_array().unwrap() {
+        assert_eq!(arm["kept_start"], serde_json::json!([0, 1]));
+        // The tasks are the same, so it is one job that is compared.
+        assert_eq!(arm["runs"]["1"], tests["baseline"]);
+    }
+}
+
+#[test]
+fn an_experiment_is_followed_to_one_test_of_each_arm() {
+    let workspace = declared("last-snapshot", QUICK);
+    let run = |more: &[&str], code: i32| follow(&workspace, more, code);
+    let kinds = || kinds(&workspace, "e");
     run(&["--until-test"], 0);
     let before = ["declared", "collected", "equalised", "trained", "trained"];
     assert_eq!(kinds(), before);
+    // The demonstrations are shown under the prompt of the trained model, which says how long a
+    // reply may be.
+    let raw = workspace.path("e/collections/candidates/raw");
+    let trajectories = files_named("trajectory.jsonl", &raw);
+    assert_eq!(trajectories.len(), 2);
+    for path in trajectories {
+        let said = fs::read_to_string(path).unwrap();
+        assert!(said.contains("A reply has at most 4 tokens."), "{said}");
+    }
     let result = run(&[], 0).json();
     let tested = ["test-begun", "test-finished", "test-begun", "test-finished"];
     assert_eq!(kinds(), [&before[..], &tested].concat());

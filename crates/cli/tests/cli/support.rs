@@ -171,6 +171,44 @@ patch = "oracle.patch"
     .unwrap();
 }
 
+/// A suite of tasks that differ in their words, their files and their groups: two of each split.
+pub fn write_suite(workspace: &Workspace) {
+    let words = ["alpha", "beta", "gamma", "delta", "omega", "sigma"];
+    for (number, word) in words.iter().enumerate() {
+        let task = workspace.path(&format!("suite/tasks/answer-{number:03}"));
+        fs::write(
+            task.join("statement.md"),
+            format!("Make answer.txt say yes, {word}.\n"),
+        )
+        .unwrap();
+        fs::write(task.join("start/keep.txt"), format!("{word}\n")).unwrap();
+        let path = task.join("temper-task.toml");
+        let split = ["train", "dev", "test"][number / 2];
+        let text = fs::read_to_string(&path).unwrap();
+        let text = text
+            .replace("split = \"test\"", &format!("split = \"{split}\""))
+            .replace(
+                &format!("answers/{}", number / 2),
+                &format!("answers/{word}"),
+            );
+        fs::write(&path, text).unwrap();
+    }
+}
+
+/// Every file of this name below a directory.
+pub fn files_named(name: &str, below: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(below).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files_named(name, &path));
+        } else if path.ends_with(name) {
+            found.push(path);
+        }
+    }
+    found
+}
+
 /// A reply with one command.
 pub fn bash(command: &str) -> String {
     format!("THOUGHT: next.\n\n```bash\n{command}\n```")

@@ -16,7 +16,7 @@ use temper_dataset::{
 };
 
 use crate::{
-    support::{Ran, Workspace},
+    support::{Ran, Workspace, files_named, write_suite},
     tiny_model::write_model,
 };
 
@@ -354,30 +354,6 @@ fn a_recipe_that_is_wrong_is_refused_before_anything_is_made() {
     }
 }
 
-/// A suite of tasks that differ in their words, their files and their groups: two of each split.
-fn write_suite(workspace: &Workspace) {
-    let words = ["alpha", "beta", "gamma", "delta", "omega", "sigma"];
-    for (number, word) in words.iter().enumerate() {
-        let task = workspace.path(&format!("suite/tasks/answer-{number:03}"));
-        fs::write(
-            task.join("statement.md"),
-            format!("Make answer.txt say yes, {word}.\n"),
-        )
-        .unwrap();
-        fs::write(task.join("start/keep.txt"), format!("{word}\n")).unwrap();
-        let path = task.join("temper-task.toml");
-        let split = ["train", "dev", "test"][number / 2];
-        let text = fs::read_to_string(&path).unwrap();
-        let text = text
-            .replace("split = \"test\"", &format!("split = \"{split}\""))
-            .replace(
-                &format!("answers/{}", number / 2),
-                &format!("answers/{word}"),
-            );
-        fs::write(&path, text).unwrap();
-    }
-}
-
 #[test]
 fn a_tie_keeps_the_start_and_shared_groups_are_refused() {
     // This model's context is shorter than the prompt, so nobody solves anything.
@@ -401,6 +377,13 @@ fn a_tie_keeps_the_start_and_shared_groups_are_refused() {
         tied.stderr
     );
     assert!(!workspace.path("run/final-tests.jsonl").exists());
+    // The start is tested all the same: its trials are the result.
+    let job = tied.json()["tested"]["baseline_job"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let trials = files_named("trial.json", &workspace.path("run").join(job));
+    assert_eq!(trials.len(), 2, "{trials:?}");
     let page = fs::read_to_string(workspace.path("run/report.html")).unwrap();
     assert!(page.contains("which was kept"));
 

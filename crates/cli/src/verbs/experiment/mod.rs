@@ -37,6 +37,9 @@ fn declare(args: &DeclareArgs) -> Result<u8, CliError> {
     for arm in &new.contract.arms {
         recipe::check(&new, arm)?;
     }
+    for collecting in &new.contract.collections {
+        recipe::prompt(&new, collecting)?;
+    }
     let directory = args
         .output
         .clone()

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use temper_eval::experiment::{ArmPlan, SelectionRule};
-use temper_recipe::Recipe;
+use temper_eval::experiment::{ArmPlan, Collecting, SelectionRule};
+use temper_recipe::{Recipe, config::AgentSettings};
 use toml::{Table, Value};
 
 use super::frozen::Frozen;
-use crate::{error::CliError, exit_code};
+use crate::{engines::REPLY_KEY, error::CliError, exit_code};
 
 /// What the contract decides, by section and key; an empty key is the whole section.
 const DECIDED: [(&str, &str); 10] = [
@@ -61,6 +61,65 @@ pub fn check(frozen: &Frozen, arm: &ArmPlan) -> Result<(), CliError> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Flags of `temper collect` that put a collection's teacher under the prompt of the model that
+/// learns from it: the profile, its settings and the longest reply of the arms that use it. What
+/// the collection says itself comes after them and wins.
+///
+/// # Errors
+/// Two of these arms have other prompts.
+pub fn prompt(frozen: &Frozen, collecting: &Collecting) -> Result<Vec<String>, CliError> {
+    let arms = frozen.contract.arms.iter();
+    let mut agreed: Option<(&ArmPlan, Vec<String>)> = None;
+    for arm in arms.filter(|arm| arm.data.contains(&collecting.name)) {
+        let agent = match read(frozen, arm)?.remove("agent") {
+            Some(agent) => agent.try_into().map_err(|error| {
+                CliError::new(
+                    exit_code::INPUT,
+                    format!("read the recipe {}: {error}", arm.recipe),
+                )
+            })?,
+            None => AgentSettings::default(),
+        };
+        let flags = prompt_flags(&agent);
+        match &agreed {
+            Some((first, other)) if *other != flags => {
+                return Err(CliError::new(
+                    exit_code::INPUT,
+                    format!(
+                        "declare the experiment: collect {}: the arms {} and {} learn from it, and \
+                         profile, set or reply_tokens of [agent] differ in their recipes",
+                        collecting.name, first.name, arm.name
+                    ),
+                )
+                .hint(
+                    "a prompt names them, and rows are learned under it: give each arm its own",
+                ));
+            }
+            _ => agreed = Some((arm, flags)),
+        }
+    }
+    let mut flags = agreed.map_or_else(Vec::new, |(_, flags)| flags);
+    // Unlike --set, the flag cannot be given twice.
+    let names_profile = |it: &String| it == "--profile" || it.starts_with("--profile=");
+    if collecting.arguments.iter().any(names_profile) {
+        flags.retain(|flag| !names_profile(flag));
+    }
+    Ok(flags)
+}
+
+fn prompt_flags(agent: &AgentSettings) -> Vec<String> {
+    let mut flags = vec![format!("--profile={}", agent.profile)];
+    let set = agent
+        .set
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"));
+    let reply = agent.reply_tokens.map(|n| format!("{REPLY_KEY}={n}"));
+    for setting in set.chain(reply) {
+        flags.extend(["--set".to_owned(), setting]);
+    }
+    flags
 }
 
 /// The last stage before the final test.

@@ -130,6 +130,7 @@ impl Session<'_> {
         let suite = collecting.suite.as_ref().unwrap_or(&contract.test.suite);
         let mut arguments = words(&["collect", "--suite", suite, "--format", "json", "--output"]);
         arguments.push(self.collection(name).display().to_string());
+        arguments.extend(recipe::prompt(&self.frozen, collecting)?);
         arguments.extend(collecting.arguments.iter().cloned());
         match (contract.equal.what, contract.equal.amount) {
             (EqualUnit::Money, Some(dollars)) => {
@@ -304,30 +305,24 @@ impl Session<'_> {
             format: Tests::FORMAT,
             ..Tests::default()
         };
+        let mut baseline = None;
         for arm in arms {
             let folder = self.arm(arm);
             let text = std::fs::read(folder.join("result.json"))?;
             let result: Value = serde_json::from_slice(&text)
                 .map_err(|error| CliError::new(exit_code::INPUT, error))?;
-            let (arm, start) = tested::of_arm(&arm.name, &result, &folder.join("run"))?;
-            tests.baseline = tests.baseline.or(start);
+            let run = folder.join("run");
+            let (arm, start) = tested::of_arm(&arm.name, &result, &run, baseline.as_ref())?;
+            for seed in &arm.kept_start {
+                output::note(&format!(
+                    "{} seed {seed}: selection kept the start, whose trials are its result",
+                    arm.name
+                ));
+            }
+            baseline.get_or_insert(start);
             tests.arms.push(arm);
         }
-        // Where selection kept the start, the start's trials are the result of that seed.
-        for arm in &mut tests.arms {
-            for seed in &arm.kept_start {
-                if let Some(start) = &tests.baseline {
-                    arm.runs.insert(*seed, start.clone());
-                }
-            }
-        }
-        if tests.baseline.is_none() {
-            output::note(
-                "selection kept the start for every seed of every arm: there was no candidate to \
-                 test, and the arms do not differ",
-            );
-            return Ok(());
-        }
+        tests.baseline = baseline.map(|start| start.job);
         tests.write(&self.directory)?;
         let options = Options::default();
         let result = aggregate::of_tests(&tests, &options)?;

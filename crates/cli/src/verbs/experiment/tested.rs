@@ -19,7 +19,7 @@ const FILE: &str = "tests.json";
 pub struct Tests {
     /// Version of this format.
     pub format: u32,
-    /// The job of what training started from; absent where no candidate was tested.
+    /// The job of what training started from.
     pub baseline: Option<PathBuf>,
     /// The arms.
     pub arms: Vec<ArmTests>,
@@ -31,9 +31,9 @@ pub struct Tests {
 pub struct ArmTests {
     /// The arm.
     pub name: String,
-    /// Seeds whose selection kept the start: they count as the baseline does.
+    /// Seeds whose selection kept the start.
     pub kept_start: Vec<u64>,
-    /// The job of each seed.
+    /// The job of each seed; the start's where selection kept that.
     pub runs: BTreeMap<u64, PathBuf>,
 }
 
@@ -98,13 +98,24 @@ impl Tests {
     }
 }
 
-/// The tests of an arm, from the result that `temper train` printed and the stages it left; and the
-/// job of what training started from.
+/// The start's job, with the digest of the tasks as they were told in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Where.
+    pub job: PathBuf,
+    /// Of what.
+    pub tasks: String,
+}
+
+/// The tests of an arm, from the result that `temper train` printed and the stages it left; and that
+/// of what training started from. Where selection kept the start, its trials are the arm's: those
+/// of `baseline` where the tasks are the same, or its own where they are told otherwise.
 pub fn of_arm(
     name: &str,
     result: &Value,
     directory: &Path,
-) -> Result<(ArmTests, Option<PathBuf>), CliError> {
+    baseline: Option<&Start>,
+) -> Result<(ArmTests, Start), CliError> {
     let wrong = |problem: String| {
         CliError::new(
             exit_code::FAILURE,
@@ -112,6 +123,12 @@ pub fn of_arm(
         )
     };
     let jobs = jobs_of(&directory.join("evaluate")).map_err(|error| wrong(error.to_string()))?;
+    let start = jobs.start.ok_or_else(|| {
+        wrong("the start has no job".to_owned()).hint("--again REASON tests it once more")
+    })?;
+    let of_start = baseline
+        .filter(|baseline| baseline.tasks == start.tasks)
+        .unwrap_or(&start);
     let mut arm = ArmTests {
         name: name.to_owned(),
         ..ArmTests::default()
@@ -128,18 +145,19 @@ pub fn of_arm(
         let candidate = selected["candidate"].as_str().unwrap_or_default();
         if selected["keeps_start"] == true && !jobs.tested.contains_key(candidate) {
             arm.kept_start.push(seed);
+            arm.runs.insert(seed, of_start.job.clone());
             continue;
         }
         let job = jobs.tested.get(candidate).cloned();
         let job = job.ok_or_else(|| wrong(format!("{candidate} has no job")))?;
         arm.runs.insert(seed, job);
     }
-    Ok((arm, jobs.start))
+    Ok((arm, start))
 }
 
 #[derive(Default)]
 struct Jobs {
-    start: Option<PathBuf>,
+    start: Option<Start>,
     tested: BTreeMap<String, PathBuf>,
 }
 
@@ -172,7 +190,11 @@ fn jobs_of(evaluate: &Path) -> std::io::Result<Jobs> {
             }
             *last = ended_at;
             if record["config"]["number"].is_null() {
-                jobs.start = Some(job);
+                let tasks = record["inputs"]["tasks"].as_str().unwrap_or_default();
+                jobs.start = Some(Start {
+                    job,
+                    tasks: tasks.to_owned(),
+                });
             } else {
                 jobs.tested.insert(contender.to_owned(), job);
             }

@@ -31,15 +31,16 @@ pub struct Tested {
 
 /// All final tests of a run.
 pub struct FinalTest {
-    /// The job of what training started from.
-    pub baseline: Option<PathBuf>,
+    /// The job of what training started from, which is tested in any case: where selection kept it,
+    /// its trials are the result.
+    pub baseline: PathBuf,
     /// Every candidate's.
     pub tested: Vec<Tested>,
     /// Every final test that was ever run here, these included.
     pub runs: Vec<TestRun>,
 }
 
-/// Tests every candidate that differs from the baseline.
+/// Tests the baseline, and every candidate that differs from it.
 pub fn evaluate(
     session: &Session<'_>,
     baseline: &Contender,
@@ -54,7 +55,7 @@ pub fn evaluate(
             if selected.is_start {
                 session.note(&format!(
                     "{} seed {}: selection kept what training started from; there is no \
-                     candidate to test",
+                     candidate to test beside it",
                     selected.objective, selected.seed
                 ));
             }
@@ -62,15 +63,6 @@ pub fn evaluate(
         })
         .map(|selected| &selected.contender)
         .collect();
-    let mut result = FinalTest {
-        baseline: None,
-        tested: Vec::new(),
-        runs: Vec::new(),
-    };
-    if candidates.is_empty() {
-        result.runs = ledger.runs().to_vec();
-        return Ok(result);
-    }
     let tasks = session.tasks(SplitArg::Test, settings.limit)?;
     let digest = task_set(&tasks)?;
     FinalTestTask::all(tasks).map_err(|error| {
@@ -111,6 +103,7 @@ pub fn evaluate(
         admitted.push(ledger.admit(&asked, is_kept)?);
     }
     let base = trials::run(session, &wanted(baseline, None))?;
+    let mut tested = Vec::new();
     for (candidate, admission) in candidates.into_iter().zip(admitted) {
         let (run, is_new) = match admission {
             Admission::Run(run) => (run, true),
@@ -136,15 +129,17 @@ pub fn evaluate(
             (&base.job, &done.job),
             settings.resamples,
         )?;
-        result.tested.push(Tested {
+        tested.push(Tested {
             name: candidate.name.clone(),
             job: done.job,
             comparison,
         });
     }
-    result.baseline = Some(base.job);
-    result.runs = ledger.runs().to_vec();
-    Ok(result)
+    Ok(FinalTest {
+        baseline: base.job,
+        tested,
+        runs: ledger.runs().to_vec(),
+    })
 }
 
 /// The paired comparison of a candidate with the baseline.

@@ -190,9 +190,8 @@ impl Done {
                     })
                 })
                 .collect();
-            let baseline = tested.baseline.as_ref();
             json!({
-                "baseline_job": baseline.map(|job| session.relative(job)),
+                "baseline_job": session.relative(&tested.baseline),
                 "candidates": comparisons,
                 "final_tests": tested.runs,
             })
@@ -247,7 +246,6 @@ impl Done {
     /// The command that makes one result of several seeds.
     fn together(&self) -> Option<String> {
         let tested = self.tested.as_ref()?;
-        let baseline = tested.baseline.as_ref()?;
         let jobs: Vec<String> = tested
             .tested
             .iter()
@@ -257,7 +255,7 @@ impl Done {
         (jobs.len() > 1).then(|| {
             format!(
                 "temper aggregate --baseline {} {}",
-                baseline.display(),
+                tested.baseline.display(),
                 jobs.join(" ")
             )
         })

@@ -25,7 +25,7 @@ pub fn write(session: &Session<'_>, done: &Done) -> Step<PathBuf> {
     let training = Some(training(session, done)?);
     let mut jobs = Vec::new();
     if let Some(tested) = &done.tested {
-        jobs.extend(tested.baseline.clone());
+        jobs.push(tested.baseline.clone());
         jobs.extend(tested.tested.iter().map(|tested| tested.job.clone()));
     }
     if jobs.is_empty() {
