@@ -9,7 +9,8 @@
 // A test with a `main` of its own is no test to the compiler.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod loop_support;
+#[path = "scripted/agent_loop.rs"]
+mod agent_loop;
 
 use std::{
     os::unix::fs::{PermissionsExt, symlink},
@@ -19,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use loop_support::{Done, Pretend, Scripted, probe, probe_templates, run, task};
+use agent_loop::{Done, Pretend, Scripted, probe, probe_templates, run, task};
 use serde_json::{Value, json};
 use temper_agent::{
     edit_tool,
@@ -35,6 +36,7 @@ use temper_agent::{
 use temper_core::{
     Bytes, Digest, Patch, TaskId,
     trajectory::{Exit, StepOutcome},
+    usage::MicroDollars,
 };
 use temper_sandbox::{
     Backend, Command, Demand, ExitStatus, Limits, Network, Root, Sandbox, SandboxSpec, Shell,
@@ -87,6 +89,13 @@ fn main() -> ExitCode {
     } else {
         println!("failed: {failed:?}");
         ExitCode::FAILURE
+    }
+}
+
+impl Scripted {
+    fn costing(mut self, dollars: f64) -> Self {
+        self.cost = MicroDollars::from_dollars(dollars);
+        self
     }
 }
 

@@ -1,15 +1,12 @@
 //! Streams: the same reply as without one, for every way the bytes may arrive.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::*;
 use temper_agent::model::ModelReply;
 use temper_core::trajectory::FinishReason;
+
+use crate::server::*;
 
 fn events() -> Vec<Value> {
     let delta = |delta: Value| json!({"choices": [{"index": 0, "delta": delta}]});

@@ -1,14 +1,13 @@
 //! The loop with the HTTP client and a server on the loopback interface: what the next request
 //! holds after a reply that was cut off, and how a trial ends when the prompt is refused.
-#![allow(clippy::unwrap_used)]
 
-mod loop_support;
-mod support;
-
-use loop_support::{Pretend, probe, probe_templates, run, task};
 use serde_json::{Value, json};
-use support::{Server, json_answer};
 use temper_core::trajectory::{Exit, StepOutcome};
+
+use crate::{
+    agent_loop::{Pretend, probe, probe_templates, run, task},
+    server::{Server, json_answer},
+};
 
 fn calls(arguments: &str, completion_tokens: u64) -> Value {
     json!({

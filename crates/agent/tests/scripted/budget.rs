@@ -1,9 +1,5 @@
 //! Budgets: nothing passes a limit, alone or together, and what is unknown is not free.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::{
     sync::{
         Arc,
@@ -13,7 +9,6 @@ use std::{
 };
 
 use serde_json::json;
-use support::*;
 use temper_agent::{
     budget::{
         BudgetError, Budgeted, BudgetedFactory, CallPrice, CallSize, Charge, Estimate, Ledger,
@@ -31,6 +26,8 @@ use temper_core::{
     trial::{PatchSource, Timing},
     usage::{MicroDollars, Usage},
 };
+
+use crate::server::*;
 
 fn size(price: CallPrice) -> CallSize {
     CallSize {

@@ -1,13 +1,8 @@
 //! The client of OpenAI-compatible servers against a scripted server: requests and replies.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
-use support::*;
 use temper_agent::model::{
     ModelErrorClass, ModelFactory, ModelRequest, Tool,
     openai::{ConfigError, OpenAiConfig, OpenAiFactory, OutputLimitField, ReasoningHistory},
@@ -20,6 +15,8 @@ use temper_core::{
     trajectory::FinishReason,
     usage::{MicroDollars, Usage},
 };
+
+use crate::server::*;
 
 #[test]
 fn a_request_says_what_was_configured_and_nothing_else() {

@@ -1,18 +1,11 @@
 //! The loop with a scripted model and a sandbox that runs nothing: every ending, both protocols,
 //! and the additions of `project-hardened`.
-#![allow(clippy::unwrap_used)]
-
-mod loop_support;
 
 use std::{
     sync::atomic::AtomicBool,
     time::{Duration, Instant},
 };
 
-use loop_support::{
-    Done, Pretend, Scripted, call_reply, model_error, printed, probe, probe_templates, run,
-    run_until, task, text_reply,
-};
 use serde_json::{Value, json};
 use temper_agent::{
     model::ModelErrorClass,
@@ -25,6 +18,14 @@ use temper_core::{
     usage::Usage,
 };
 use temper_sandbox::{Execution, ExitStatus, SandboxError, backend::Omitted};
+
+use crate::{
+    agent_loop::{
+        Done, Pretend, Scripted, model_error, printed, probe, probe_templates, run, run_until,
+        task, text_reply,
+    },
+    calls::call_reply,
+};
 
 const LS: &str = "```bash\nls\n```";
 const SUBMIT: &str = "```bash\necho COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT\n```";

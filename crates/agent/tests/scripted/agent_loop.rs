@@ -1,7 +1,5 @@
-//! What tests of the loop share: a scripted model, profiles from JSON, and a way to run a trial.
-//!
-//! Each test binary uses a part of this module.
-#![allow(dead_code, clippy::unwrap_used)]
+//! What tests of the loop share: a scripted model, profiles from JSON, and a way to run a trial. The
+//! conformance test, which has a `main` of its own, uses this file too, and all of it.
 
 use std::{
     collections::VecDeque,
@@ -18,7 +16,7 @@ use temper_agent::{
     trajectory_file::Trajectory,
 };
 use temper_core::{
-    AgentName, Message, Role, TaskId, ToolCall,
+    AgentName, Message, Role, TaskId,
     task::InjectedFile,
     trajectory::{End, FinishReason, Header, Record, Step},
     tree::Changes,
@@ -40,11 +38,6 @@ impl Scripted {
             replies: texts.into_iter().map(|text| Ok(text_reply(text))).collect(),
             ..Scripted::default()
         }
-    }
-
-    pub fn costing(mut self, dollars: f64) -> Self {
-        self.cost = MicroDollars::from_dollars(dollars);
-        self
     }
 }
 
@@ -71,20 +64,6 @@ pub fn text_reply(text: impl Into<String>) -> ModelReply {
         tokens: None,
         attempts: Vec::new(),
     }
-}
-
-pub fn call_reply(calls: &[(&str, &str, &str)]) -> ModelReply {
-    let mut reply = text_reply("");
-    reply.finish = FinishReason::ToolCalls;
-    reply.message.tool_calls = calls
-        .iter()
-        .map(|(id, name, arguments)| ToolCall {
-            id: (*id).into(),
-            name: (*name).into(),
-            arguments: (*arguments).into(),
-        })
-        .collect();
-    reply
 }
 
 pub fn model_error(class: ModelErrorClass) -> ModelError {
@@ -222,15 +201,6 @@ pub fn task(statement: &str) -> Variables {
 pub struct Pretend {
     pub commands: Vec<Command>,
     pub answers: VecDeque<Result<Execution, SandboxError>>,
-}
-
-impl Pretend {
-    pub fn answering(outputs: impl IntoIterator<Item = Execution>) -> Self {
-        Pretend {
-            commands: Vec::new(),
-            answers: outputs.into_iter().map(Ok).collect(),
-        }
-    }
 }
 
 pub fn printed(output: impl Into<Vec<u8>>) -> Execution {

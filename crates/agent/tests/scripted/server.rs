@@ -1,7 +1,4 @@
 //! A scripted server on the loopback interface, and the small things around it.
-//!
-//! Each test binary uses a part of this module.
-#![allow(dead_code, clippy::unwrap_used)]
 
 use std::{
     io::{BufRead, BufReader, Read, Write},

@@ -1,12 +1,7 @@
 //! Recorded sessions: replayed exactly, by many trials at once, after crashes, and not otherwise.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::{io::Write, sync::Arc};
 
-use support::*;
 use temper_agent::model::{
     Model, ModelErrorClass, ModelFactory, ModelReply, ModelRequest,
     record::{RecordingFactory, SessionError},
@@ -18,6 +13,8 @@ use temper_core::{
     trajectory::TokenRecord,
     usage::{MicroDollars, Usage},
 };
+
+use crate::server::*;
 
 fn script() -> Script {
     Script {

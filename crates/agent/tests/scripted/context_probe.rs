@@ -1,13 +1,8 @@
 //! Probes of servers that behave in every known way.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
-use support::*;
 use temper_agent::{
     context_probe::{
         LevelRecord, Listing, Outcome, Phase, Probe, ProbeError, ProbeRecord, ProbeSettings,
@@ -16,6 +11,8 @@ use temper_agent::{
     model::{Model, openai::OpenAiFactory, retry::RetryPolicy, secret::Secret},
 };
 use temper_core::{Digest, Message};
+
+use crate::server::*;
 
 const LEVELS: [u64; 3] = [8192, 40_960, 64_500];
 

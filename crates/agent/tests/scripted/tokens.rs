@@ -1,15 +1,12 @@
 //! Token ids and log-probabilities: kept as sent, refused where the parts do not agree.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use support::*;
 use temper_agent::model::ModelReply;
 use temper_core::{Message, Role, trajectory::TokenRecord};
+
+use crate::server::*;
 
 fn ask(answer: Value) -> ModelReply {
     let server = Server::start(vec![json_answer(200, &answer)]);

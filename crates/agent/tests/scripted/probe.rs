@@ -1,18 +1,15 @@
 //! Asking a server what it offers.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::time::Duration;
 
 use serde_json::json;
-use support::*;
 use temper_agent::model::{
     ModelErrorClass,
     probe::{ListedModel, list_models, only_model, probe},
     secret::Secret,
 };
+
+use crate::server::*;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -3,18 +3,12 @@
 //! `fixtures/atif/*.json` were accepted by Harbor's own models
 //! (`fixtures/atif/validate.py`). To write them anew after a change of the export, run this test
 //! with `TEMPER_WRITE_FIXTURES=1`, then validate them.
-#![allow(clippy::unwrap_used)]
-
-mod loop_support;
 
 use std::{
     io::Write,
     path::{Path, PathBuf},
 };
 
-use loop_support::{
-    Done, Pretend, Scripted, call_reply, printed, probe, probe_templates, run, task, text_reply,
-};
 use serde_json::{Value, json};
 use temper_agent::{
     export::{atif, mini_swe_agent},
@@ -28,6 +22,11 @@ use temper_core::{
     usage::{MicroDollars, Usage},
 };
 use temper_sandbox::{Execution, ExitStatus};
+
+use crate::{
+    agent_loop::{Done, Pretend, Scripted, printed, probe, probe_templates, run, task, text_reply},
+    calls::call_reply,
+};
 
 fn bash_block() -> (ResolvedProfile, Done) {
     let profile = probe(&probe_templates(), 10, json!({}));

@@ -1,18 +1,15 @@
 //! Servers that break, lie or attack: every answer ends in a reply or an error, within bounds.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
-use support::*;
 use temper_agent::model::{ModelError, ModelErrorClass, ModelReply};
 use temper_core::trajectory::FinishReason;
+
+use crate::server::*;
 
 fn ask(answer: Answer) -> Result<ModelReply, ModelError> {
     let server = Server::start(vec![answer]);
@@ -200,7 +197,7 @@ fn odd_answers_are_read_as_far_as_they_can_be() {
 /// A gzip file of ten million zero bytes, written by Python:
 /// `gzip.compress(bytes(10_000_000), mtime=0)` is a header, runs of the longest match, a trailer.
 fn gzip_of_zeros() -> Vec<u8> {
-    include_bytes!("fixtures/zeros.gz").to_vec()
+    include_bytes!("../fixtures/zeros.gz").to_vec()
 }
 
 #[test]

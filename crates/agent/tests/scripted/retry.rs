@@ -1,17 +1,14 @@
 //! Retries, waits and deadlines of the client against a scripted server.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
-use support::*;
 use temper_agent::model::{ModelErrorClass, ModelRequest};
+
+use crate::server::*;
 
 fn context_exceeded() -> Value {
     json!({"error": {
