@@ -1,14 +1,9 @@
 //! Resolution rules, log reading, Harbor's protocol and predictions, against the real grading code
 //! (`fixtures/grading/make.py`) and in real sandboxes.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
-mod support;
-
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use support::{Files, Fixture, changes};
 use temper_core::{
     Patch, TestId,
     task::{HiddenSource, ResolutionRules, Start, TaskFormat, TestLists, Verifier},
@@ -21,6 +16,8 @@ use temper_sandbox::verify::{
     parsers::{self, StatusMap},
     resolution::{Judging, resolve},
 };
+
+use crate::fixture::{Files, Fixture, changes};
 
 #[derive(Deserialize)]
 struct Golden {
@@ -70,7 +67,7 @@ struct Log {
 }
 
 fn golden() -> Golden {
-    serde_json::from_str(include_str!("fixtures/grading/golden.json")).unwrap()
+    serde_json::from_str(include_str!("../fixtures/grading/golden.json")).unwrap()
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! Log parsers against what pytest itself reported, and against the real SWE-bench and SWE-smith
 //! parsers. `fixtures/parsers/make.py` made the logs and the golden results.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use std::{collections::BTreeMap, path::PathBuf};
 
 use temper_sandbox::verify::parsers::{self, Status, StatusMap};

@@ -1,10 +1,5 @@
 //! The pytest runner against right, wrong, empty, broken and attacking submissions.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
-mod support;
-
-use support::{Files, Fixture, changes};
 use temper_core::{
     Construction, Entry, TestId, TreePath,
     construction::FUNCTION_HALVES,
@@ -12,6 +7,8 @@ use temper_core::{
     verdict::{LayerName, LayerOutcome, Resolution, Tampering, TestOutcome, Verdict},
 };
 use temper_sandbox::verify::{Graded, Submission, grade};
+
+use crate::fixture::{Files, Fixture, changes};
 
 const BUGGY: &str = "def double(x):\n    return x + 1\n\n\ndef keep(x):\n    return x\n";
 const FIXED: &str = "def double(x):\n    return x * 2\n\n\ndef keep(x):\n    return x\n";

@@ -1,8 +1,5 @@
 //! Tasks for the verifier tests, graded in the embedded sandbox.
 
-// Each test file uses its own part of this.
-#![allow(dead_code)]
-
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
