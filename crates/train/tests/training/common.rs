@@ -5,10 +5,12 @@ use std::{cell::Cell, io, path::Path};
 use temper_checkpoint::{Adapter as AdapterFile, Checkpoint};
 use temper_core::{Digest, manifest::Producer, metric::MetricValue};
 use temper_model::{cpu::Cpu, random::mix};
+use temper_model_fixtures::{Fixture, device, fixture};
 use temper_train::{
     Base, Event, Method, Metric, Outcome, Pair, Row, Run, SftConfig, TrainError, TrainingConfig,
     config::OptimizerSettings, events::UpdateRecord, train_sft,
 };
+use tempfile::TempDir;
 
 /// A row of `n` ids below 64, of which those after a prompt are supervised.
 pub fn row(seed: u64, n: usize) -> Row {
@@ -94,6 +96,33 @@ impl Told {
     pub fn losses(&self) -> Vec<f64> {
         let losses = self.series(Metric::Loss).into_iter();
         losses.map(|it| it.finite().unwrap()).collect()
+    }
+}
+
+/// A tiny model, a device to train it on, and a folder that is removed at the end.
+pub struct Bench {
+    pub fixture: Fixture,
+    pub device: Cpu,
+    pub folder: TempDir,
+}
+
+impl Bench {
+    pub fn of(name: &'static str) -> Self {
+        Bench {
+            fixture: fixture(name),
+            device: device(),
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    /// There, from a fresh adapter or the whole model.
+    pub fn place(&self) -> Place<'_> {
+        Place {
+            device: &self.device,
+            checkpoint: &self.fixture.checkpoint,
+            adapter: None,
+            folder: self.folder.path(),
+        }
     }
 }
 

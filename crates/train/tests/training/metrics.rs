@@ -4,7 +4,6 @@ use std::{fs, path::PathBuf};
 
 use serde_json::Value;
 use temper_core::metric::MetricValue;
-use temper_model_fixtures::{device, fixture};
 use temper_train::{
     Base, Event, EventSink, Metric, Metrics, SftConfig,
     events::{Begun, UpdateRecord},
@@ -13,7 +12,7 @@ use temper_train::{
     train_sft,
 };
 
-use crate::common::{Place, lora, rows, settings};
+use crate::common::{Bench, lora, rows, settings};
 
 fn begun(from_update: u64) -> Event {
     Event::Begun(Begun {
@@ -165,22 +164,16 @@ fn event_files_are_what_tensorboard_has_read() {
 
 #[test]
 fn every_metric_of_a_run_is_in_the_list_and_in_the_files() {
-    let (fixture, device) = (fixture("llama_tied"), device());
-    let folder = tempfile::tempdir().unwrap();
-    let place = Place {
-        device: &device,
-        checkpoint: &fixture.checkpoint,
-        adapter: None,
-        folder: folder.path(),
-    };
+    let bench = Bench::of("llama_tied");
+    let place = bench.place();
     let config = SftConfig {
         training: settings(lora(Base::Dense)),
         ..SftConfig::default()
     };
-    let path = folder.path().join("metrics.jsonl");
+    let path = bench.folder.path().join("metrics.jsonl");
     let mut sinks: Vec<Box<dyn EventSink>> = vec![
         Box::new(JsonLines::open(&path).unwrap()),
-        Box::new(TensorBoard::open(&folder.path().join("tensorboard")).unwrap()),
+        Box::new(TensorBoard::open(&bench.folder.path().join("tensorboard")).unwrap()),
     ];
     let rows = rows(8);
     place

@@ -2,13 +2,12 @@
 
 use std::fs;
 
-use temper_model_fixtures::{device, fixture};
 use temper_train::{
     Base, Event, Method, Metric, Outcome, Pair, PreferenceConfig, PreferenceObjective, TrainError,
     train_preference,
 };
 
-use crate::common::{Place, Told, lora, pairs, settings};
+use crate::common::{Bench, Place, Told, lora, pairs, settings};
 
 const DPO: PreferenceObjective = PreferenceObjective::Dpo { beta: 0.1 };
 
@@ -30,14 +29,8 @@ fn train(
 
 /// Trains in a folder of its own.
 fn fresh(name: &'static str, config: &PreferenceConfig, pairs: &[Pair]) -> (Outcome, Told) {
-    let (fixture, device) = (fixture(name), device());
-    let folder = tempfile::tempdir().unwrap();
-    let place = Place {
-        device: &device,
-        checkpoint: &fixture.checkpoint,
-        adapter: None,
-        folder: folder.path(),
-    };
+    let bench = Bench::of(name);
+    let place = bench.place();
     let (outcome, told) = train(&place, config, pairs, None);
     (outcome.unwrap(), told)
 }
@@ -150,19 +143,13 @@ fn a_resumed_run_is_the_uninterrupted_one_bit_for_bit() {
     for (name, method) in [("llama_tied", lora(Base::Dense)), ("qwen2", Method::Full)] {
         let config = config(method, DPO);
         let (whole, told) = fresh(name, &config, &pairs);
-        let (fixture, device) = (fixture(name), device());
         for forget in [false, true] {
-            let folder = tempfile::tempdir().unwrap();
-            let place = Place {
-                device: &device,
-                checkpoint: &fixture.checkpoint,
-                adapter: None,
-                folder: folder.path(),
-            };
+            let bench = Bench::of(name);
+            let place = bench.place();
             let (_, before) = train(&place, &config, &pairs, Some(2));
             assert_eq!(reference_of(&before), (10, 0));
             if forget {
-                fs::remove_file(folder.path().join("reference.jsonl")).unwrap();
+                fs::remove_file(bench.folder.path().join("reference.jsonl")).unwrap();
             }
             let (second, after) = train(&place, &config, &pairs, None);
             let expected = if forget { (10, 0) } else { (0, 10) };
@@ -177,18 +164,11 @@ fn a_resumed_run_is_the_uninterrupted_one_bit_for_bit() {
 
 #[test]
 fn the_reference_is_kept_for_what_it_depends_on_and_nothing_else() {
-    let (fixture, device) = (fixture("llama_tied"), device());
-    let folder = tempfile::tempdir().unwrap();
+    let bench = Bench::of("llama_tied");
     let run = |config: &PreferenceConfig, pairs: &[Pair]| {
         // The snapshots of another run would be in the way; its reference is not.
-        let _ = fs::remove_dir_all(folder.path().join("snapshots"));
-        let place = Place {
-            device: &device,
-            checkpoint: &fixture.checkpoint,
-            adapter: None,
-            folder: folder.path(),
-        };
-        let (outcome, told) = train(&place, config, pairs, None);
+        let _ = fs::remove_dir_all(bench.folder.path().join("snapshots"));
+        let (outcome, told) = train(&bench.place(), config, pairs, None);
         outcome.unwrap();
         reference_of(&told)
     };
@@ -203,7 +183,7 @@ fn the_reference_is_kept_for_what_it_depends_on_and_nothing_else() {
     let int8 = config(lora(Base::Int8), DPO);
     assert_eq!(run(&int8, &all), (8, 0));
     // A line that a kill left half-written costs one pair.
-    let path = folder.path().join("reference.jsonl");
+    let path = bench.folder.path().join("reference.jsonl");
     let text = fs::read(&path).unwrap();
     let lines: Vec<&[u8]> = text.split_inclusive(|&byte| byte == b'\n').collect();
     let torn = [&lines[..8].concat()[..], &lines[8..].concat()[..]].concat();
@@ -238,14 +218,8 @@ fn pairs_that_cannot_teach_are_diagnosed() {
 
 #[test]
 fn an_objective_that_is_not_itself_is_refused() {
-    let (fixture, device) = (fixture("llama_tied"), device());
-    let folder = tempfile::tempdir().unwrap();
-    let place = Place {
-        device: &device,
-        checkpoint: &fixture.checkpoint,
-        adapter: None,
-        folder: folder.path(),
-    };
+    let bench = Bench::of("llama_tied");
+    let place = bench.place();
     let smoothed = PreferenceObjective::ConservativeDpo {
         beta: 0.1,
         label_smoothing: 0.0,

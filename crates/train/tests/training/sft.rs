@@ -2,14 +2,13 @@
 
 use temper_checkpoint::Adapter as AdapterFile;
 use temper_model::device::Device;
-use temper_model_fixtures::{Fixture, device, fixture};
 use temper_train::{
     Base, DataOrder, Event, Method, Metric, MomentKind, Outcome, Row, SftConfig, TrainError,
     TrainingConfig,
     config::{Activations, DecayKind, OptimizerSettings, Precision, SnapshotSettings},
 };
 
-use crate::common::{Place, Told, lora, row, rows, settings};
+use crate::common::{Bench, Place, Told, lora, row, rows, settings};
 
 fn config(method: Method) -> SftConfig {
     SftConfig {
@@ -24,16 +23,9 @@ fn nf4() -> Base {
     }
 }
 
-fn train(fixture: &Fixture, config: &SftConfig, rows: &[Row]) -> (Outcome, Told) {
-    let folder = tempfile::tempdir().unwrap();
-    let device = device();
-    let place = Place {
-        device: &device,
-        checkpoint: &fixture.checkpoint,
-        adapter: None,
-        folder: folder.path(),
-    };
-    let (outcome, told) = place.sft(config, rows, None);
+/// Trains in a folder of its own.
+fn train(name: &'static str, config: &SftConfig, rows: &[Row]) -> (Outcome, Told) {
+    let (outcome, told) = Bench::of(name).place().sft(config, rows, None);
     (outcome.unwrap(), told)
 }
 
@@ -56,24 +48,17 @@ fn a_resumed_run_is_the_uninterrupted_one_bit_for_bit() {
         ("qwen3_yarn", Method::Full, MomentKind::F32, false),
         ("llama_tied", Method::Full, MomentKind::Int8, true),
     ] {
-        let fixture = fixture(name);
         let mut config = config(method);
         config.packing = packing;
         config.max_tokens_per_pass = packing.then_some(50);
         config.training.order = DataOrder::Bucketed { windows: 2 };
         config.training.optimizer.moments = moments;
-        let (whole, told) = train(&fixture, &config, &rows);
+        let (whole, told) = train(name, &config, &rows);
         assert!(whole.is_finished() && whole.update == 8, "{name}");
 
         for stop_after in [1, 3, 4, 7] {
-            let folder = tempfile::tempdir().unwrap();
-            let device = device();
-            let place = Place {
-                device: &device,
-                checkpoint: &fixture.checkpoint,
-                adapter: None,
-                folder: folder.path(),
-            };
+            let bench = Bench::of(name);
+            let place = bench.place();
             let (first, before) = place.sft(&config, &rows, Some(stop_after));
             let first = first.unwrap();
             assert!(!first.is_finished() && first.update == stop_after);
@@ -109,7 +94,7 @@ fn every_method_learns() {
     ] {
         let mut config = config(method);
         config.training.epochs = 15;
-        let (_, told) = train(&fixture(name), &config, &rows(8));
+        let (_, told) = train(name, &config, &rows(8));
         let losses = told.losses();
         let (first, last) = (losses[0] + losses[1], losses[28] + losses[29]);
         assert!(last < 0.8 * first, "{name}: {losses:?}");
@@ -118,14 +103,8 @@ fn every_method_learns() {
 
 #[test]
 fn a_finished_run_does_nothing_and_other_inputs_are_refused() {
-    let (fixture, device) = (fixture("llama_tied"), device());
-    let folder = tempfile::tempdir().unwrap();
-    let place = Place {
-        device: &device,
-        checkpoint: &fixture.checkpoint,
-        adapter: None,
-        folder: folder.path(),
-    };
+    let bench = Bench::of("llama_tied");
+    let place = bench.place();
     let (rows, config) = (rows(8), config(lora(Base::Dense)));
     let (first, _) = place.sft(&config, &rows, None);
     let (again, told) = place.sft(&config, &rows, None);
@@ -149,22 +128,21 @@ fn a_finished_run_does_nothing_and_other_inputs_are_refused() {
 /// The window's loss and the weights after it are the same however its rows go through the model.
 #[test]
 fn packing_recomputing_and_row_order_within_a_window_change_nothing() {
-    let fixture = fixture("qwen2");
     let rows = rows(10);
     let plain = config(Method::Full);
-    let (_, expected) = train(&fixture, &plain, &rows);
+    let (_, expected) = train("qwen2", &plain, &rows);
     let expected = expected.losses();
     let mut packed = plain.clone();
     packed.packing = true;
     packed.max_tokens_per_pass = Some(64);
-    let (_, told) = train(&fixture, &packed, &rows);
+    let (_, told) = train("qwen2", &packed, &rows);
     for (got, expected) in told.losses().iter().zip(&expected) {
         assert!((got - expected).abs() < 2e-5, "{got} {expected}");
     }
     assert!((told.losses()[0] - expected[0]).abs() < 1e-6);
     let mut recomputed = plain.clone();
     recomputed.training.activations = Activations::Recompute;
-    let (_, told) = train(&fixture, &recomputed, &rows);
+    let (_, told) = train("qwen2", &recomputed, &rows);
     assert_eq!(told.losses(), expected);
 }
 
@@ -172,7 +150,6 @@ fn packing_recomputing_and_row_order_within_a_window_change_nothing() {
 /// go through the model in one pass or two.
 #[test]
 fn a_window_counts_tokens_and_not_rows() {
-    let fixture = fixture("llama_tied");
     let ids = |seed: u64| row(seed, 20).ids().to_vec();
     let supervise = |seed, n: usize| {
         let mask = (0..20).map(|at| at >= 20 - n).collect();
@@ -185,7 +162,7 @@ fn a_window_counts_tokens_and_not_rows() {
         config.training.optimizer.warmup_updates = 0;
         config.packing = packing;
         config.max_tokens_per_pass = packing.then_some(40);
-        let (outcome, told) = train(&fixture, &config, rows);
+        let (outcome, told) = train("llama_tied", &config, rows);
         let weights = outcome.snapshots.last().unwrap().manifest.files.clone();
         (told.losses(), weights.len())
     };
@@ -206,14 +183,8 @@ fn a_window_counts_tokens_and_not_rows() {
 
 #[test]
 fn a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_snapshot() {
-    let (fixture, device) = (fixture("llama_untied"), device());
-    let folder = tempfile::tempdir().unwrap();
-    let place = Place {
-        device: &device,
-        checkpoint: &fixture.checkpoint,
-        adapter: None,
-        folder: folder.path(),
-    };
+    let bench = Bench::of("llama_untied");
+    let place = bench.place();
     let mut config = config(Method::Full);
     config.training.epochs = 6;
     config.training.optimizer = OptimizerSettings {
@@ -255,24 +226,18 @@ fn a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_snapshot() {
 
 #[test]
 fn settings_without_effect_are_errors_with_the_reason() {
-    let (fixture, device) = (fixture("llama_tied"), device());
     let rows: Vec<Row> = (0..8).map(|seed| row(seed, 20 + seed as usize)).collect();
     let check = |setting: &str, reason: &str, change: &dyn Fn(&mut SftConfig)| {
-        let folder = tempfile::tempdir().unwrap();
-        let place = Place {
-            device: &device,
-            checkpoint: &fixture.checkpoint,
-            adapter: None,
-            folder: folder.path(),
-        };
+        let bench = Bench::of("llama_tied");
         let mut config = config(lora(Base::Dense));
         change(&mut config);
-        let text = place.sft(&config, &rows, None).0.unwrap_err().to_string();
+        let refused = bench.place().sft(&config, &rows, None).0.unwrap_err();
+        let text = refused.to_string();
         assert!(
             text.contains(&format!("setting {setting}: ")) && text.contains(reason),
             "{setting}: {text}"
         );
-        assert!(folder.path().read_dir().unwrap().next().is_none());
+        assert!(bench.folder.path().read_dir().unwrap().next().is_none());
     };
     type Change<'a> = &'a dyn Fn(&mut TrainingConfig);
     let shared: &[(&str, &str, Change<'_>)] = &[
@@ -379,7 +344,7 @@ fn memory_is_known_before_it_is_taken() {
         ("llama_untied", lora(Base::Int8)),
         ("qwen3_yarn", Method::Full),
     ] {
-        let (_, told) = train(&fixture(name), &config(method), &rows(8));
+        let (_, told) = train(name, &config(method), &rows(8));
         let Some(Event::Begun(begun)) = told.0.first() else {
             panic!("{:?}", told.0.first());
         };
@@ -400,14 +365,11 @@ fn memory_is_known_before_it_is_taken() {
 /// adapters that say the same.
 #[test]
 fn training_goes_on_from_an_adapter() {
-    let (fixture, device) = (fixture("llama_tied"), device());
-    let folder = tempfile::tempdir().unwrap();
-    let adapter = &fixture.adapter;
+    let bench = Bench::of("llama_tied");
+    let adapter = &bench.fixture.adapter;
     let place = Place {
-        device: &device,
-        checkpoint: &fixture.checkpoint,
         adapter: Some(adapter),
-        folder: folder.path(),
+        ..bench.place()
     };
     let mut config = config(lora(Base::Dense));
     let refused = place.sft(&config, &rows(8), None).0.unwrap_err();
@@ -424,11 +386,14 @@ fn training_goes_on_from_an_adapter() {
         base: Base::Dense,
     };
     let (outcome, told) = place.sft(&config, &rows(8), None);
-    let (_, fresh) = train(&fixture, &config, &rows(8));
+    let (_, fresh) = train("llama_tied", &config, &rows(8));
     assert_ne!(told.losses()[0], fresh.losses()[0]);
     let last = outcome.unwrap().snapshots.pop().unwrap();
-    let trained = AdapterFile::read(&last.weights(), fixture.config()).unwrap();
+    let trained = AdapterFile::read(&last.weights(), bench.fixture.config()).unwrap();
     assert_eq!(trained.base_model, adapter.base_model);
     assert_ne!(trained.tensors, adapter.tensors);
-    assert!(device.memory_used().0 == 0, "a run gives its memory back");
+    assert!(
+        bench.device.memory_used().0 == 0,
+        "a run gives its memory back"
+    );
 }

@@ -2,12 +2,11 @@
 
 use std::fs;
 
-use temper_model_fixtures::{device, fixture};
 use temper_train::{
     Base, Event, SftConfig, SnapshotError, config::SnapshotSettings, snapshot::Snapshots,
 };
 
-use crate::common::{Place, lora, rows, settings};
+use crate::common::{Bench, lora, rows, settings};
 
 fn config() -> SftConfig {
     let mut training = settings(lora(Base::Dense));
@@ -24,14 +23,8 @@ fn config() -> SftConfig {
 
 #[test]
 fn a_run_goes_on_from_the_newest_whole_snapshot_and_says_why_not_from_others() {
-    let (fixture, device) = (fixture("qwen2"), device());
-    let folder = tempfile::tempdir().unwrap();
-    let place = Place {
-        device: &device,
-        checkpoint: &fixture.checkpoint,
-        adapter: None,
-        folder: folder.path(),
-    };
+    let bench = Bench::of("qwen2");
+    let place = bench.place();
     let (config, rows) = (config(), rows(8));
     let (whole, _) = place.sft(&config, &rows, None);
     let whole = whole.unwrap();
@@ -41,7 +34,7 @@ fn a_run_goes_on_from_the_newest_whole_snapshot_and_says_why_not_from_others() {
         .map(|it| it.manifest.update)
         .collect();
     assert_eq!(updates, [10, 20, 30, 40]);
-    let snapshots = Snapshots::open(&folder.path().join("snapshots")).unwrap();
+    let snapshots = Snapshots::open(&bench.folder.path().join("snapshots")).unwrap();
 
     // Update 20 without its state, update 30 with half its weights, update 40 without its marker.
     fs::remove_file(snapshots.path(20).join("optimizer.bin")).unwrap();
@@ -80,21 +73,15 @@ fn a_run_goes_on_from_the_newest_whole_snapshot_and_says_why_not_from_others() {
 
 #[test]
 fn damage_of_every_kind_is_seen() {
-    let (fixture, device) = (fixture("llama_tied"), device());
-    let folder = tempfile::tempdir().unwrap();
-    let place = Place {
-        device: &device,
-        checkpoint: &fixture.checkpoint,
-        adapter: None,
-        folder: folder.path(),
-    };
+    let bench = Bench::of("llama_tied");
+    let place = bench.place();
     let mut config = config();
     config.training.epochs = 1;
     config.training.snapshots.every_updates = Some(1);
     config.training.optimizer.warmup_updates = 0;
     let (outcome, _) = place.sft(&config, &rows(8), None);
     let last = outcome.unwrap().snapshots.pop().unwrap();
-    let snapshots = Snapshots::open(&folder.path().join("snapshots")).unwrap();
+    let snapshots = Snapshots::open(&bench.folder.path().join("snapshots")).unwrap();
     let mut names: Vec<String> = last.manifest.files.keys().cloned().collect();
     names.extend(["manifest.json".to_owned(), "complete.json".to_owned()]);
     for name in names {
