@@ -30,6 +30,8 @@ struct State {
     n_done: usize,
     n_solved: usize,
     n_lost: usize,
+    /// Tokens that the engine had drawn for others when the job began.
+    n_drawn_before: u64,
     running: Vec<String>,
 }
 
@@ -49,6 +51,7 @@ impl<'a> Progress<'a> {
                 n_done: 0,
                 n_solved: 0,
                 n_lost: 0,
+                n_drawn_before: engine.map_or(0, |it| it.metrics().n_drawn_tokens),
                 running: Vec::new(),
             }),
         }
@@ -156,7 +159,8 @@ impl<'a> Progress<'a> {
             let metrics = engine.metrics();
             format!(
                 ", {:.0} tokens/s, {} tokens drawn",
-                metrics.tokens_per_second, metrics.n_drawn_tokens
+                metrics.tokens_per_second,
+                metrics.n_drawn_tokens - state.n_drawn_before
             )
         });
         format!(

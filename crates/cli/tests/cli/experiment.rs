@@ -31,7 +31,8 @@ fn contract(question: &str) -> String {
 fn a_contract_is_frozen_and_changed_only_for_the_record() {
     let workspace = Workspace::new(1);
     let write = |name: &str, text: &str| fs::write(workspace.path(name), text).unwrap();
-    write("experiment.toml", &contract("Is one better than two?"));
+    let limited = contract("Is one better than two?").replace("[test]\n", "[test]\nlimit = 3\n");
+    write("experiment.toml", &limited);
     write("recipe.toml", RECIPE);
     let declare = ["experiment", "declare", "experiment.toml", "-o", "e"];
     let json = |more: &[&'static str]| [&declare[..], more, &["--format", "json"]].concat();
@@ -76,6 +77,10 @@ fn a_contract_is_frozen_and_changed_only_for_the_record() {
         .expect(0)
         .stdout;
     assert!(table.contains("one epoch was a slip"), "{table}");
+    assert!(
+        table.contains("trials of each of at most 3 tasks: 1\n"),
+        "{table}"
+    );
 
     // What was declared cannot be edited in place.
     let path = workspace.path("e/contract.json");

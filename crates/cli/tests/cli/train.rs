@@ -691,6 +691,33 @@ fn a_whole_recipe_makes_a_model_that_solves_what_its_start_does_not() {
         .run(&train(&["--again", "the disk was lost"]))
         .expect(0);
     assert!(allowed.stderr.contains("number 2"), "{}", allowed.stderr);
+    // What is said of a job is of that job, though one engine draws for all of them.
+    let mut n_jobs = 0;
+    for part in fs::read_dir(run.join("evaluate")).unwrap() {
+        let part = part.unwrap().path();
+        let name = part.file_name().unwrap().to_str().unwrap().to_owned();
+        let Some(contender) = name.strip_prefix("trials-") else {
+            continue;
+        };
+        let trials = files_named("trial.json", &part).into_iter().map(|path| {
+            let trial: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+            trial["usage"]["completion_tokens"].as_u64().unwrap()
+        });
+        let n_drawn: u64 = trials.sum();
+        let done = format!("{contender}: 2/2 done");
+        let mut said = allowed.stderr.lines().filter_map(|line| {
+            let (before, _) = line.strip_prefix(&done)?.split_once(" tokens drawn in")?;
+            before.rsplit(' ').next()?.parse::<u64>().ok()
+        });
+        let said = said.next_back().unwrap();
+        // The engine counts its last tokens a moment after it gave them.
+        assert!(
+            (1..=n_drawn).contains(&said),
+            "{contender}: {said}, not {n_drawn}"
+        );
+        n_jobs += 1;
+    }
+    assert_eq!(n_jobs, 3);
     assert_eq!(final_tests(&run).len(), 8);
     let page = fs::read_to_string(run.join("report.html")).unwrap();
     assert!(page.contains("the disk was lost"));

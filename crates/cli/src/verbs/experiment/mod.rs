@@ -97,15 +97,21 @@ fn status(args: &StatusArgs) -> Result<u8, CliError> {
         "changed": changed,
         "events": record.events,
     });
+    let test = &frozen.contract.test;
+    let tasks = test.limit.map_or_else(
+        || "of each task".to_owned(),
+        |limit| format!("of each of at most {limit} tasks"),
+    );
     output::data(&args.format.format.one(&value, || {
         let mut text = format!(
-            "{}\n{}\n\ncontract  {}\nseeds     {:?}\ntest      {}, {} trials a task\n",
+            "{}\n{}\n\ncontract  {}\nmodel     {}\nseeds     {:?}\ntest      {}, trials {tasks}: {}\n",
             printable(&frozen.contract.name),
             printable(&frozen.contract.question),
             frozen.digest,
+            printable(&frozen.contract.model),
             frozen.contract.seeds,
-            printable(&frozen.contract.test.suite),
-            frozen.contract.test.attempts,
+            printable(&test.suite),
+            test.attempts,
         );
         if let Some(changed) = &changed {
             text.push_str(&format!("changed   {}\n", printable(changed)));
