@@ -467,7 +467,7 @@ Run the public tests with:
 
 /// What of pytest the demonstrations need: counts, short tracebacks, a summary.
 const SMALL_PYTEST: &str = "\
-import importlib.util, sys, traceback, types
+import importlib.util, os, sys, traceback, types
 
 class Info:
     def __init__(self, error):
@@ -483,7 +483,12 @@ class Info:
 def main(arguments, plugins=()):
     failed, passed = [], 0
     for argument in [a for a in arguments if a.startswith('@')]:
-        arguments = [*arguments, *open(argument[1:]).read().split()]
+        with open(argument[1:]) as named:
+            arguments = [*arguments, *named.read().split()]
+    for folder in [a for a in arguments if os.path.isdir(a)]:
+        arguments = [*arguments, *(f'{folder}/{name}' for name in sorted(os.listdir(folder)))]
+    for plugin in plugins:
+        getattr(plugin, 'pytest_sessionstart', lambda: None)()
     for path in dict.fromkeys(a.split('::')[0] for a in arguments if '.py' in a):
         spec = importlib.util.spec_from_file_location('m', path)
         module = importlib.util.module_from_spec(spec)
@@ -552,7 +557,8 @@ fn shop() -> (Place, PreparedTask, tempfile::TempDir) {
     std::fs::create_dir(at("_pytest")).unwrap();
     std::fs::write(at("_pytest/runner.py"), SMALL_RUNNER).unwrap();
     let python = format!(
-        "#!/bin/sh\nexport PYTHONDONTWRITEBYTECODE=1 PYTHONPATH='{}':.\nexec python3 \"$@\"\n",
+        "#!/bin/sh\nexport PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=always::ResourceWarning\n\
+         export PYTHONPATH='{}':.\nexec python3 \"$@\"\n",
         programs.path().display()
     );
     std::fs::write(at("python"), python).unwrap();
@@ -757,9 +763,12 @@ fn a_plain_demonstration_follows_one_procedure() {
 #[test]
 fn mend_keeps_the_edit_with_which_all_tests_pass() {
     let (place, task, programs) = shop();
-    // Tells `>= 100` from `<= 100`, which the other tests take as well.
-    let tests =
-        format!("{PRICE_TESTS}\n\ndef test_huge():\n    assert basket(200).total() == 180\n");
+    // Tells `>= 100` from `<= 100`, which the other tests take as well. The other passes once in a
+    // process.
+    let tests = format!(
+        "{PRICE_TESTS}\n\ndef test_huge():\n    assert basket(200).total() == 180\n\nseen = []\n\n\
+         def test_once():\n    seen.append(1)\n    assert len(seen) == 1\n"
+    );
     place.write("tests/test_prices.py", &tests);
     let run = |statement: &str| {
         let mended = drive(
@@ -770,6 +779,10 @@ fn mend_keeps_the_edit_with_which_all_tests_pass() {
             Some(programs.path()),
         );
         assert!(mended.submission.is_some(), "{:#?}", mended.outputs);
+        // Where warnings are errors, one of the program's own would fail every test.
+        for output in &mended.outputs {
+            assert!(!output.contains("ResourceWarning"), "{output}");
+        }
         (mended, place.read("shop/prices.py"))
     };
     let (lost, left) = run("Something is off.");
@@ -785,18 +798,30 @@ fn mend_keeps_the_edit_with_which_all_tests_pass() {
         mended.outputs[0].contains("shop/prices.py mended:\n-        if self.subtotal() > 100:")
     );
     assert!(
-        mended.outputs[1].contains("3 passed"),
+        mended.outputs[1].contains("4 passed"),
         "{}",
         mended.outputs[1]
     );
     // Now nothing fails, and so nothing is tried.
     let (idle, again) = run(PRICE_STATEMENT);
     assert!(
-        idle.outputs[0].contains("0 failed 3 passed\n0 edits tried"),
+        idle.outputs[0].contains("0 failed 4 passed\n0 edits tried"),
         "{}",
         idle.outputs[0]
     );
-    assert_eq!((idle.outputs.len(), again), (1, left));
+    assert_eq!((idle.outputs.len(), &again), (1, &left));
+    // Files that a policy copied wrongly are left out; where none is left, or none of them has a
+    // failing test, the directory of the first is taken.
+    place.write("tests/test_names.py", "def test_name():\n    pass\n");
+    for files in [
+        "tests/test_prices.py tests/test_price.py",
+        "tests/test_price.py",
+        "tests/test_names.py",
+    ] {
+        place.write("shop/prices.py", PRICES);
+        let (_, left) = run(&PRICE_STATEMENT.replace("tests/test_prices.py", files));
+        assert_eq!(left, again, "{files}");
+    }
 }
 
 /// The operators alone, which need Python and no pytest: each pair is a function with a fault and
