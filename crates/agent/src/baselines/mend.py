@@ -19,7 +19,7 @@ def swap(x, y):
 def edits(f):
     first = span(f.body[bool(get_docstring(f) and f.body[1:])])[0]
     body = text[first:span(f)[1]]
-    count = Counter(getattr(n, "id", "") or getattr(n, "arg", "") for n in walk(f))
+    count = Counter(getattr(n, k, "") for n in walk(f) for k in ("id", "arg", "attr"))
     words, fields = sorted(filter(None, count), key=count.get)[:60], list(dict.fromkeys(re.findall(r"\.([a-zA-Z_]\w*)", body + text)))[:80]
     for m in re.finditer(r"(?<!\w)\w+|//|\*\*|[<>=!+*/-]=|[<>+*/%=-]", body):
         w, i = m[0], first + m.start()
@@ -53,7 +53,8 @@ def edits(f):
                 yield .7, a, b, "return " + w
                 for x in words: yield .3, a, b, f"return {w}({x})"
         args = n.args + n.keywords if isinstance(n, Call) else getattr(n, "elts", [])
-        for x, y in zip(args, args[1:]): yield .9, *swap([x], [y])
+        for k in 1, 2:
+            for x, y in zip(args, args[k:]): yield 1 - k / 8, *swap([x], [y])
         if isinstance(n, Call):
             for x, y in zip([0] + args, args):
                 c, d = span(y)
@@ -133,8 +134,8 @@ def search():
             if isinstance(f, FunctionDef):
                 t0 = min(d.lineno for d in [t] + getattr(t, "decorator_list", [])) - 1
                 a, b = f.lineno - 1, f.end_lineno
-                hits = [score.get((p, i), 0) * (1 + .7 * ((p, i) in blame)) * (i >= f.body[0].lineno) for i in range(a + 1, b + 1)]
-                best = max(hits) * (1 + .3 * (f.name in names))
+                hits = [score.get((p, i), 0) * (1 + .4 * ((p, i) in blame)) * (i >= f.body[0].lineno) for i in range(a + 1, b + 1)]
+                best = max(hits) * (1 + .3 * (f.name in names)) / (b - a) ** .1
                 if best: found.append((-best, f"== {p} {f.name}\n" + "\n".join(text.split("\n")[a:b][:60])))
                 if best and n:
                     for s, i, j, new in edits(f):
