@@ -6,7 +6,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::{self, File, TryLockError},
     io::{self, Write},
     path::{Path, PathBuf},
 };
@@ -80,6 +80,9 @@ pub enum StageError {
         /// What happened.
         source: io::Error,
     },
+    /// Another process works on the run.
+    #[error("work in {}: another process does", .0.display())]
+    Busy(PathBuf),
     /// A record is not what it should be.
     #[error("read {}: {reason}", .path.display())]
     Corrupt {
@@ -130,6 +133,26 @@ impl Stages {
             root: root.to_owned(),
             producer,
         })
+    }
+
+    /// Keeps other processes from working here, until the file is dropped or the process ends. Two
+    /// at once would do everything twice, and each would take the machine from the other's trials.
+    ///
+    /// # Errors
+    /// [`StageError::Busy`] when another process has it.
+    pub fn lock(&self) -> Result<File, StageError> {
+        let path = self.root.join("lock");
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(on("open", &path))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(lock),
+            Err(TryLockError::WouldBlock) => Err(StageError::Busy(self.root.clone())),
+            Err(TryLockError::Error(source)) => Err(on("lock", &path)(source)),
+        }
     }
 
     /// The directory.
@@ -291,6 +314,17 @@ mod tests {
         }
         let newer = Stages::open(folder.path(), producer("2")).unwrap();
         assert_eq!(newer.record(&first).unwrap(), None);
+    }
+
+    #[test]
+    fn one_process_at_a_time_works_on_a_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let stages = Stages::open(folder.path(), producer("1")).unwrap();
+        let lock = stages.lock().unwrap();
+        let error = stages.lock().unwrap_err();
+        assert!(matches!(error, StageError::Busy(_)), "{error}");
+        drop(lock);
+        stages.lock().unwrap();
     }
 
     #[test]

@@ -136,14 +136,17 @@ def search():
                 a, b = f.lineno - 1, f.end_lineno
                 hits = [score.get((p, i), 0) * (1 + .4 * ((p, i) in blame)) * (i >= f.body[0].lineno) for i in range(a + 1, b + 1)]
                 best = max(hits) * (1 + .3 * (f.name in names)) / (b - a) ** .1
-                if best: found.append((-best, f"== {p} {f.name}\n" + "\n".join(text.split("\n")[a:b][:60])))
-                if best and n:
-                    for s, i, j, new in edits(f):
-                        hit = hits[text.count("\n", 0, i) - a] or .8 * max(hits)
-                        e = p, t0, t.end_lineno, i, j, new
-                        tries[e] = min(tries.get(e, 0), -hit * best * s)
+                if best: found.append((-best, (p, t0, t.end_lineno), a, b, hits, f))
+    found.sort(key=lambda e: e[0])
+    for best, top, a, b, hits, f in found:
+        if len(tries) > 20000 or not n: break
+        read(top[0])
+        for s, i, j, new in edits(f):
+            hit = hits[text.count("\n", 0, i) - a] or .8 * max(hits)
+            e = *top, i, j, new
+            tries[e] = min(tries.get(e, 0), hit * best * s)
     for p, a, b, i, j, new in sorted(tries, key=tries.get):
-        if time.time() > start + 15: break
+        if time.time() > start + 20: break
         read(p)
         done += 1
         parts = ["\n" * a + text[at[a]:i] + o + text[j:at[b]] for o in (text[i:j], new)]
@@ -157,7 +160,9 @@ def search():
             print(f"{p} mended:\n-{text.split(chr(10))[k]}\n+{new.split(chr(10))[k]}")
             return
     print(done, "edits tried")
-    print("\n".join(code for _, code in sorted(found))[:2500])
-args = [a for a in sys.argv[2:] if ".py" not in a or os.path.exists(a.split("::")[0])]
+    for _, (p, *_), a, b, _, f in found[:3]:
+        read(p)
+        print("==", p, f.name + "\n" + text[at[a]:at[b]][:800])
+args = [a for a in sys.argv[1:] if ".py" in a and os.path.exists(a.split("::")[0])]
 for more in args, []:
-    if not quiet: pytest.main(["-qq", "--tb=no", "--no-summary", "-oaddopts=", "--continue-on-collection-errors"] + (more or [sys.argv[2].split("/")[0]]), [Watch()])
+    if not quiet: pytest.main(["-qq", "--tb=no", "--no-summary", "-oaddopts=", "--continue-on-collection-errors"] + (more or [sys.argv[-1].split("/")[0]]), [Watch()])

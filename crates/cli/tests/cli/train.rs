@@ -242,6 +242,13 @@ fn a_killed_or_stopped_run_goes_on_with_the_same_bits() {
             assert!(child.try_wait().unwrap().is_none(), "it ended early");
             std::thread::sleep(Duration::from_millis(2));
         }
+        // A second one would do the same beside it.
+        let second = workspace.run(&train(&["-o", &output])).expect(3);
+        assert!(
+            second.stderr.contains("another process does"),
+            "{}",
+            second.stderr
+        );
         let sent = std::process::Command::new("kill")
             .args(["-s", signal, &child.id().to_string()])
             .status();

@@ -53,6 +53,7 @@ pub fn run(args: &TrainArgs, places: &Places) -> Result<u8, CliError> {
     if args.dry_run {
         return plan::print(&session);
     }
+    let _lock = session.stages.lock()?;
     match follow(&session) {
         Ok(done) => {
             output::data(&args.format.format.one(&done.json(&session), || done.text()));

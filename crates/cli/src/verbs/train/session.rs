@@ -354,8 +354,16 @@ impl From<temper_recipe::StageError> for CliError {
     fn from(error: temper_recipe::StageError) -> Self {
         let code = match &error {
             temper_recipe::StageError::File { .. } => exit_code::FAILURE,
-            temper_recipe::StageError::Corrupt { .. } => exit_code::INPUT,
+            temper_recipe::StageError::Busy(_) | temper_recipe::StageError::Corrupt { .. } => {
+                exit_code::INPUT
+            }
         };
-        CliError::new(code, error)
+        let is_busy = matches!(error, temper_recipe::StageError::Busy(_));
+        let error = CliError::new(code, error);
+        if is_busy {
+            error.hint("wait for it, end it, or name another directory with -o")
+        } else {
+            error
+        }
     }
 }
