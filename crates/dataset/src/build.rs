@@ -174,7 +174,23 @@ pub fn build(
         (true, replay) => replay,
         (false, _) => None,
     };
-    let filtered = filter(episodes, &config.filter, sources.held_out, replay);
+    let maker = Maker {
+        renderer: sources.renderer,
+        config,
+    };
+    let mut made = BTreeMap::new();
+    let mut fits = |episode: &Episode| {
+        let rows = maker.rows(episode)?;
+        made.insert(episode.origin(), rows);
+        Ok(())
+    };
+    let filtered = filter(
+        episodes,
+        &config.filter,
+        sources.held_out,
+        &mut fits,
+        replay,
+    );
     let n_trials = episodes.len() + sources.refused.len();
     let mut report = BuildReport {
         n_trials,
@@ -183,14 +199,20 @@ pub fn build(
         ..BuildReport::default()
     };
     report.dropped.extend(sources.refused);
-    let mut maker = Maker {
-        renderer: sources.renderer,
-        config,
-        report: &mut report,
-    };
     let mut rows = Vec::new();
     for episode in &filtered.kept {
-        rows.extend(maker.rows(episode));
+        let origin = episode.origin();
+        let Some(made) = made.remove(&origin) else {
+            continue;
+        };
+        report.n_split_trials += usize::from(made.split);
+        report.n_defused_trials += usize::from(made.defused);
+        rows.extend(made.rows);
+        let left_out = made.too_long.into_iter().map(|reason| Dropped {
+            origin: origin.clone(),
+            reason,
+        });
+        report.dropped.extend(left_out);
     }
     let mut dataset = Dataset {
         rows,
@@ -217,13 +239,13 @@ pub fn build(
                     hardness: pair.hardness,
                     shared: pair.shared,
                 }),
-                (Err(reason), _) | (_, Err(reason)) => maker.report.dropped.push(Dropped {
+                (Err(reason), _) | (_, Err(reason)) => report.dropped.push(Dropped {
                     origin: pair.rejected.origin(),
                     reason,
                 }),
             }
         }
-        maker.report.unpaired = unpaired;
+        report.unpaired = unpaired;
     }
     if config.groups {
         let (made, without) = groups(episodes, sources.policy_of, config.on_break);
@@ -279,33 +301,29 @@ fn count(report: &mut BuildReport, dataset: &Dataset) {
 struct Maker<'a> {
     renderer: Option<&'a Renderer<'a>>,
     config: &'a BuildConfig,
-    report: &'a mut BuildReport,
 }
 
 impl Maker<'_> {
-    /// The rows of a trial that are short enough; what is left out is in the report.
-    fn rows(&mut self, episode: &Episode) -> Vec<TrainingRow> {
+    /// The rows of a trial that are short enough, and the others' reasons; of a trial without a row
+    /// the reason.
+    fn rows(&self, episode: &Episode) -> Result<Made, DropReason> {
         let unlearned = Unlearned {
             n_shared: episode.n_shared(),
             failed: self.config.filter.failed_commands,
         };
-        let made = match self.make(episode, unlearned) {
-            Ok(made) => made,
-            Err(reason) => {
-                self.drop(episode, reason);
-                return Vec::new();
-            }
-        };
-        self.report.n_split_trials += usize::from(made.split);
-        self.report.n_defused_trials += usize::from(made.defused);
-        let mut rows = Vec::new();
-        for row in made.rows {
+        let mut made = self.make(episode, unlearned)?;
+        for row in std::mem::take(&mut made.rows) {
             match self.too_long(&row) {
-                Some(reason) => self.drop(episode, reason),
-                None => rows.push(row),
+                Some(reason) => made.too_long.push(reason),
+                None => made.rows.push(row),
             }
         }
-        rows
+        if made.rows.is_empty()
+            && let Some(reason) = made.too_long.pop()
+        {
+            return Err(reason);
+        }
+        Ok(made)
     }
 
     /// The one row of a trial.
@@ -335,6 +353,7 @@ impl Maker<'_> {
             return Ok(Made {
                 split: rows.len() > 1,
                 rows,
+                too_long: Vec::new(),
                 defused: false,
             });
         }
@@ -347,6 +366,7 @@ impl Maker<'_> {
         Ok(Made {
             split: rendered.split.is_some(),
             rows: rendered.rows,
+            too_long: Vec::new(),
             defused: rendered.defused,
         })
     }
@@ -356,17 +376,11 @@ impl Maker<'_> {
         let n_tokens = row.ids().len();
         (n_tokens > limit).then_some(DropReason::TooLong { n_tokens, limit })
     }
-
-    fn drop(&mut self, episode: &Episode, reason: DropReason) {
-        self.report.dropped.push(Dropped {
-            origin: episode.origin(),
-            reason,
-        });
-    }
 }
 
 struct Made {
     rows: Vec<TrainingRow>,
+    too_long: Vec<DropReason>,
     split: bool,
     defused: bool,
 }

@@ -259,17 +259,19 @@ pub struct Filtered<'a> {
     pub dropped: Vec<Dropped>,
 }
 
-/// Keeps the solved trials that one can learn from.
+/// Keeps the solved trials that one can learn from. `fits` says why a trial gives no row: it is asked
+/// before trials are compared, so that one without a row takes no other's place.
 pub fn filter<'a>(
     episodes: &'a [Episode],
     config: &FilterConfig,
     held_out: &HeldOut,
+    fits: &mut dyn FnMut(&Episode) -> Result<(), DropReason>,
     mut replay: Option<&mut dyn Replay>,
 ) -> Filtered<'a> {
     let mut dropped = Vec::new();
     let mut by_task: BTreeMap<&TaskId, Vec<&Episode>> = BTreeMap::new();
     for episode in episodes {
-        match check(episode, config, held_out) {
+        match check(episode, config, held_out).and_then(|()| fits(episode)) {
             Ok(()) => by_task.entry(&episode.task().id).or_default().push(episode),
             Err(reason) => dropped.push(drop_of(episode, reason)),
         }

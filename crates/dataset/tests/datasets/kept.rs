@@ -323,6 +323,30 @@ fn length_is_checked_after_rendering_and_nothing_is_cut() {
 }
 
 #[test]
+fn a_trial_that_is_too_long_takes_no_place() {
+    let task = train("a");
+    let short = made(&task, 0, Resolution::Resolved, "return 1");
+    let mut long = made(&task, 1, Resolution::Resolved, "return 1");
+    let said = &mut long.steps[0].reply.content;
+    *said = format!("{}{said}", "w ".repeat(200));
+    let episodes = [short.episode(), long.episode()];
+    // Which of several comes first is drawn by the seed.
+    for seed in 0..8 {
+        for (same, of_task) in [(1, None), (9, Some(1))] {
+            let mut config = config();
+            config.filter.seed = seed;
+            config.filter.max_same_patch = Some(same);
+            config.filter.max_per_task = of_task;
+            config.max_tokens = Some(200);
+            let dataset = run(&episodes, &config).unwrap();
+            assert_eq!(dataset.rows[0].origin().attempt, 0, "{seed}");
+            assert_eq!(dropped(&dataset), BTreeMap::from([(1, "too-long")]));
+            assert_eq!(dataset.report.n_kept_trials, 1);
+        }
+    }
+}
+
+#[test]
 fn a_budget_takes_whole_trials_and_names_the_others() {
     let episodes: Vec<Episode> = (0..6)
         .map(|attempt| {
