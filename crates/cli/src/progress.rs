@@ -160,7 +160,7 @@ impl<'a> Progress<'a> {
             format!(
                 ", {:.0} tokens/s, {} tokens drawn",
                 metrics.tokens_per_second,
-                metrics.n_drawn_tokens - state.n_drawn_before
+                metrics.n_drawn_tokens.saturating_sub(state.n_drawn_before)
             )
         });
         format!(
