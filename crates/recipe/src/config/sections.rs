@@ -119,6 +119,9 @@ pub struct SelectSettings {
     pub attempts: u32,
     /// What trials are drawn from, the same for every snapshot.
     pub seed: u64,
+    /// Only dev tasks whose id fits one of these, as under `[[collect]]`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<String>,
     /// At most this many dev tasks, the first by id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
@@ -187,6 +190,7 @@ impl Default for SelectSettings {
         SelectSettings {
             attempts: 1,
             seed: 0,
+            tasks: Vec::new(),
             limit: None,
         }
     }

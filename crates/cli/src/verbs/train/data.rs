@@ -96,10 +96,10 @@ impl TrainingData {
     fn check_held_out(&self, session: &Session<'_>) -> Result<(), CliError> {
         let mut held_out: Vec<Task> = Vec::new();
         if session.recipe.select.is_some() {
-            held_out.extend(session.tasks(SplitArg::Dev, None)?);
+            held_out.extend(session.tasks(SplitArg::Dev, &[], None)?);
         }
         if session.recipe.evaluate.is_some() {
-            held_out.extend(session.tasks(SplitArg::Test, None)?);
+            held_out.extend(session.tasks(SplitArg::Test, &[], None)?);
         }
         let held_out: Vec<&Task> = held_out.iter().collect();
         let found = overlap::rows_and_held_out(&self.origins, &held_out);

@@ -63,7 +63,7 @@ pub fn evaluate(
         })
         .map(|selected| &selected.contender)
         .collect();
-    let tasks = session.tasks(SplitArg::Test, settings.limit)?;
+    let tasks = session.tasks(SplitArg::Test, &[], settings.limit)?;
     let digest = task_set(&tasks)?;
     FinalTestTask::all(tasks).map_err(|error| {
         let hint = error.hint();
@@ -73,6 +73,7 @@ pub fn evaluate(
         stage: StageName::Evaluate,
         contender,
         split: SplitArg::Test,
+        patterns: &[],
         limit: settings.limit,
         tasks: &digest,
         attempts: settings.attempts,

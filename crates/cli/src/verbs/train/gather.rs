@@ -267,7 +267,7 @@ fn build_stage(session: &Session<'_>, candidates: &[Digest]) -> Result<Stage, Cl
     let tasks = |split| -> Result<Digest, CliError> {
         // A suite may have no dev or test tasks; then there is nothing to be like.
         session
-            .tasks(split, None)
+            .tasks(split, &[], None)
             .map_or_else(|_| Ok(Digest::of(b"")), |tasks| task_set(&tasks))
     };
     let mut inputs = BTreeMap::from([

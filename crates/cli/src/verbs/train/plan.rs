@@ -97,7 +97,7 @@ fn plan(session: &Session<'_>) -> Result<Plan, CliError> {
         });
     }
     if let Some(select) = &recipe.select {
-        let n_tasks = session.tasks(SplitArg::Dev, select.limit)?.len();
+        let n_tasks = session.selecting(select)?.len();
         for &seed in &recipe.train.seeds {
             lines.push(trials(
                 session,
@@ -135,7 +135,7 @@ fn plan(session: &Session<'_>) -> Result<Plan, CliError> {
             });
         }
         if let Some(select) = &recipe.select {
-            let n_tasks = session.tasks(SplitArg::Dev, select.limit)?.len();
+            let n_tasks = session.selecting(select)?.len();
             for &seed in &recipe.train.seeds {
                 lines.push(trials(
                     session,
@@ -148,7 +148,7 @@ fn plan(session: &Session<'_>) -> Result<Plan, CliError> {
         }
     }
     if let Some(evaluate) = &recipe.evaluate {
-        let n_tasks = session.tasks(SplitArg::Test, evaluate.limit)?.len();
+        let n_tasks = session.tasks(SplitArg::Test, &[], evaluate.limit)?.len();
         let of_each = if recipe.preference.is_some() { 2 } else { 1 };
         let n_arms = 1 + recipe.train.seeds.len() * of_each;
         lines.push(trials(

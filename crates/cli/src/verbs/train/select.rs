@@ -59,7 +59,7 @@ pub fn select(
     let Some(settings) = &session.recipe.select else {
         return Ok(selected(trained.snapshots.len(), None));
     };
-    let tasks = session.tasks(SplitArg::Dev, settings.limit)?;
+    let tasks = session.selecting(settings)?;
     let digest = task_set(&tasks)?;
     let tasks = SelectionTask::all(tasks).map_err(held_out)?;
     let contenders: Vec<&Contender> = std::iter::once(start).chain(&trained.snapshots).collect();
@@ -72,6 +72,7 @@ pub fn select(
                 stage: name,
                 contender,
                 split: SplitArg::Dev,
+                patterns: &settings.tasks,
                 limit: settings.limit,
                 tasks: &digest,
                 attempts: settings.attempts,
@@ -177,8 +178,8 @@ pub fn check_overlap(session: &Session<'_>) -> Result<(), CliError> {
     let (Some(select), Some(_)) = (&session.recipe.select, &session.recipe.evaluate) else {
         return Ok(());
     };
-    let dev = SelectionTask::all(session.tasks(SplitArg::Dev, select.limit)?).map_err(held_out)?;
-    let test = FinalTestTask::all(session.tasks(SplitArg::Test, None)?).map_err(held_out)?;
+    let dev = SelectionTask::all(session.selecting(select)?).map_err(held_out)?;
+    let test = FinalTestTask::all(session.tasks(SplitArg::Test, &[], None)?).map_err(held_out)?;
     let shared = overlap::selection_and_test(&dev, &test).map_err(tasks::input_error)?;
     let Some(first) = shared.first() else {
         return Ok(());

@@ -15,7 +15,9 @@ use serde_json::{Value, json};
 use temper_checkpoint::Checkpoint;
 use temper_core::{Digest, Task, manifest::Producer};
 use temper_recipe::{
-    Recipe, Stage, StageName, StageRecord, Stages, config::CollectSettings, overlap,
+    Recipe, Stage, StageName, StageRecord, Stages,
+    config::{CollectSettings, SelectSettings},
+    overlap,
 };
 
 use super::{args::TrainArgs, trials::OpenEngine};
@@ -237,16 +239,25 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// The tasks of a split, without their files.
-    pub fn tasks(&self, split: SplitArg, limit: Option<usize>) -> Result<Vec<Task>, CliError> {
-        let args = self.suite_args(split, &[], limit)?;
+    /// The tasks of a split whose ids fit, without their files.
+    pub fn tasks(
+        &self,
+        split: SplitArg,
+        patterns: &[String],
+        limit: Option<usize>,
+    ) -> Result<Vec<Task>, CliError> {
+        let args = self.suite_args(split, patterns, limit)?;
         Ok(tasks::load(&args, self.places)?.tasks)
     }
 
     /// The training tasks of a teacher, without their files.
     pub fn taught(&self, settings: &CollectSettings) -> Result<Vec<Task>, CliError> {
-        let args = self.suite_args(SplitArg::Train, &settings.tasks, settings.limit)?;
-        Ok(tasks::load(&args, self.places)?.tasks)
+        self.tasks(SplitArg::Train, &settings.tasks, settings.limit)
+    }
+
+    /// The dev tasks that select, without their files.
+    pub fn selecting(&self, settings: &SelectSettings) -> Result<Vec<Task>, CliError> {
+        self.tasks(SplitArg::Dev, &settings.tasks, settings.limit)
     }
 
     /// The tasks of a split whose ids fit with their files; they are prepared once.

@@ -53,6 +53,8 @@ pub struct TrialRun<'a> {
     pub contender: &'a Contender,
     /// On the tasks of this split.
     pub split: SplitArg,
+    /// Those whose ids fit; all where there is no pattern.
+    pub patterns: &'a [String],
     /// At most so many of them.
     pub limit: Option<usize>,
     /// The digest of these tasks.
@@ -144,7 +146,7 @@ pub fn run(session: &Session<'_>, wanted: &TrialRun<'_>) -> Step<TrialsDone> {
         .ok()
         .and_then(|job| job.trials().ok())
         .map_or(0, |trials| trials.len());
-    let suite = session.prepared(wanted.split, &[], wanted.limit)?;
+    let suite = session.prepared(wanted.split, wanted.patterns, wanted.limit)?;
     let done = jobs::run(&Request {
         directory: job.clone(),
         agent: &agent,
