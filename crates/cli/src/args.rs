@@ -1,4 +1,5 @@
-//! Flags as they are typed. What they mean together is decided where they are used.
+//! The verbs, and the flags that several of them share, as they are typed. A verb has its own flags
+//! beside its code. What flags mean together is decided where they are used.
 
 use std::path::PathBuf;
 
@@ -7,7 +8,7 @@ use temper_report::Format;
 
 use crate::{
     engines::{EngineArgs, SamplingArgs},
-    verbs::model::args::{HubArgs, SourceArgs},
+    verbs::{self, model::args::HubArgs},
 };
 
 /// Evaluate and train code-repair agents, with numbers you can defend.
@@ -82,171 +83,61 @@ pub struct PlacesArgs {
 pub enum Verb {
     /// Look at, import and prove tasks
     #[command(subcommand)]
-    Tasks(TasksVerb),
+    Tasks(verbs::tasks::args::TasksVerb),
     /// Divide a suite into train, dev and test so that none learns from another
     #[command(subcommand)]
-    Split(crate::verbs::split::args::SplitVerb),
+    Split(verbs::split::args::SplitVerb),
     /// Look at trajectories that others published
     #[command(subcommand)]
-    Data(crate::verbs::data::args::DataVerb),
+    Data(verbs::data::args::DataVerb),
     /// Fetch, look at, convert and merge models
     #[command(subcommand)]
-    Model(crate::verbs::model::args::ModelVerb),
+    Model(verbs::model::args::ModelVerb),
     /// Plan a context window, and probe a server for it
     #[command(subcommand)]
-    Context(crate::verbs::context::args::ContextVerb),
+    Context(verbs::context::args::ContextVerb),
     /// Run one agent on a suite: a job of trials
-    Run(RunArgs),
+    Run(verbs::run::RunArgs),
     /// Run an agent on one task, then ten, then more, as long as each rung shows that all works
-    Canary(Box<crate::verbs::canary::CanaryArgs>),
+    Canary(Box<verbs::canary::CanaryArgs>),
     /// Judge predictions that something else made
-    Grade(GradeArgs),
+    Grade(verbs::grade::GradeArgs),
     /// Evaluate two agents on a suite, compare them, write the report
-    Evaluate(EvaluateArgs),
+    Evaluate(verbs::evaluate::EvaluateArgs),
     /// Sample candidates for training tasks from a teacher, replay and judge them
-    Collect(Box<crate::verbs::collect::CollectArgs>),
+    Collect(Box<verbs::collect::CollectArgs>),
     /// Make data sets of verified trials, look at them, convert them
     #[command(subcommand)]
-    Dataset(crate::verbs::dataset::args::DatasetVerb),
+    Dataset(verbs::dataset::args::DatasetVerb),
     /// Follow a recipe: collect, build, train, select, evaluate, report
-    Train(Box<crate::verbs::train::args::TrainArgs>),
+    Train(Box<verbs::train::args::TrainArgs>),
     /// Declare a comparison of training recipes, follow it, test it once
     #[command(subcommand)]
-    Experiment(crate::verbs::experiment::args::ExperimentVerb),
+    Experiment(verbs::experiment::args::ExperimentVerb),
     /// Several training seeds as one result: by task, by seed, regressions
-    Aggregate(crate::verbs::aggregate::AggregateArgs),
+    Aggregate(verbs::aggregate::AggregateArgs),
     /// Compare finished jobs, paired by task
-    Compare(CompareArgs),
+    Compare(verbs::compare::CompareArgs),
     /// Write the report page of finished jobs
-    Report(ReportArgs),
+    Report(verbs::report::ReportArgs),
     /// Decide what the results of jobs may be called, by what was published and what they did
-    Claims(crate::verbs::claims::ClaimsArgs),
+    Claims(verbs::claims::ClaimsArgs),
     /// Write the record of a result, or check one against the files
     #[command(subcommand)]
-    Record(crate::verbs::record::RecordVerb),
+    Record(verbs::record::RecordVerb),
     /// Write the trajectories of a job in another format
-    Export(ExportArgs),
+    Export(verbs::export::ExportArgs),
     /// Serve a model through an OpenAI-compatible interface
-    Serve(ServeArgs),
+    Serve(verbs::serve::ServeArgs),
     /// Show the agent profiles and their resolved settings
-    Profile(ProfileArgs),
+    Profile(verbs::profile::ProfileArgs),
     /// Say what works on this machine, and what is in force
-    Doctor(DoctorArgs),
+    Doctor(verbs::doctor::DoctorArgs),
     /// Print the completions of a shell
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
     },
-}
-
-/// What to do with tasks.
-#[derive(Subcommand, Debug)]
-pub enum TasksVerb {
-    /// Make tasks of repositories: bugs that their tests notice, proven and packed as a suite
-    Make(Box<crate::verbs::tasks::make::args::MakeArgs>),
-    /// Obtain the archives and wheels of a suite by name and hash, and prove its tasks again
-    Fetch {
-        /// Which.
-        #[command(flatten)]
-        suite: SuiteArgs,
-        /// Do not prove the tasks
-        #[arg(long)]
-        no_prove: bool,
-        /// How often each side is run
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
-        repeat: u32,
-        /// Where they run.
-        #[command(flatten)]
-        sandbox: SandboxArgs,
-        /// Tasks at a time [default: the number of cores]
-        #[arg(long, short = 'j')]
-        workers: Option<usize>,
-        /// How.
-        #[command(flatten)]
-        format: FormatArgs,
-    },
-    /// List the tasks of a suite
-    List {
-        /// Which.
-        #[command(flatten)]
-        suite: SuiteArgs,
-        /// How.
-        #[command(flatten)]
-        format: FormatArgs,
-    },
-    /// Draw a subset of a suite by a seed, with a statement of what it can stand for
-    Sample(crate::verbs::tasks::sample::SampleArgs),
-    /// Count what a suite holds: splits, groups, projects, licences, kinds, tests, mutation audits
-    Card {
-        /// Which.
-        #[command(flatten)]
-        suite: SuiteArgs,
-        /// How.
-        #[command(flatten)]
-        format: FormatArgs,
-    },
-    /// Show one task
-    Show {
-        /// Its id
-        id: String,
-        /// Where.
-        #[command(flatten)]
-        suite: SuiteArgs,
-        /// Also show the known fix
-        #[arg(long)]
-        oracle: bool,
-        /// How.
-        #[command(flatten)]
-        format: FormatArgs,
-    },
-    /// Compare tasks with published sets, or any text and code, that they must not overlap with
-    Decontaminate(crate::verbs::tasks::decontaminate::DecontaminateArgs),
-    /// Read tasks of another format and store them for Temper
-    Import {
-        /// A file or directory: SWE-bench or SWE-smith records, a Harbor task, an archive of one
-        source: PathBuf,
-        /// The directory to make
-        #[arg(long, short)]
-        output: PathBuf,
-        /// The format [default: told from the files]
-        #[arg(long)]
-        source_format: Option<SourceFormat>,
-    },
-    /// Write tasks in another format
-    Export(crate::verbs::tasks::export::TasksExportArgs),
-    /// Show what a solver may be shown of a task, within a budget, and prove that nothing hidden is in it
-    Context(crate::verbs::tasks::context::ContextArgs),
-    /// Prove tasks: without a fix they fail, with the known fix they pass, every time
-    Validate {
-        /// Which.
-        #[command(flatten)]
-        suite: SuiteArgs,
-        /// How often each side is run; more than once exposes flaky tests
-        #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
-        repeat: u32,
-        /// Where they run.
-        #[command(flatten)]
-        sandbox: SandboxArgs,
-        /// Tasks at a time [default: the number of cores]
-        #[arg(long, short = 'j')]
-        workers: Option<usize>,
-        /// How.
-        #[command(flatten)]
-        format: FormatArgs,
-    },
-}
-
-/// Names the format of tasks.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SourceFormat {
-    /// Temper's own task directories
-    Native,
-    /// SWE-bench instances
-    SweBench,
-    /// SWE-smith instances
-    SweSmith,
-    /// Harbor task directories
-    Harbor,
 }
 
 /// Which tasks.
@@ -500,248 +391,4 @@ pub struct BudgetArgs {
     /// Stop the job after this many seconds
     #[arg(long, value_name = "SECONDS", help_heading = "Budget")]
     pub max_seconds: Option<u64>,
-}
-
-/// `temper run`
-#[derive(ClapArgs, Debug)]
-pub struct RunArgs {
-    /// Tasks.
-    #[command(flatten)]
-    pub suite: SuiteArgs,
-    /// noop, oracle, search, mend, or a model: embedded, embedded:MODEL, http://HOST:PORT[/v1][#MODEL],
-    /// openai:MODEL, scripted:FILE, replay:FILE
-    #[arg(long, short, value_name = "AGENT")]
-    pub agent: String,
-    /// The job's directory; one that exists is resumed
-    #[arg(long, short, value_name = "DIR")]
-    pub output: PathBuf,
-    /// Run only this part of the trials: INDEX/COUNT
-    #[arg(long, value_name = "I/N")]
-    pub shard: Option<temper_agent::job::Shard>,
-    /// Trials.
-    #[command(flatten)]
-    pub trials: TrialArgs,
-    /// How.
-    #[command(flatten)]
-    pub format: FormatArgs,
-}
-
-/// `temper evaluate`
-#[derive(ClapArgs, Debug, Clone)]
-pub struct EvaluateArgs {
-    /// Tasks.
-    #[command(flatten)]
-    pub suite: SuiteArgs,
-    /// The arm to be compared with, as for `run --agent`
-    #[arg(long, default_value = "noop", value_name = "AGENT")]
-    pub baseline: String,
-    /// The arm in question, as for `run --agent` [default: the default model, embedded, beside
-    /// `search`, with few steps and short replies]
-    #[arg(long, value_name = "AGENT", conflicts_with = "model")]
-    pub candidate: Option<String>,
-    /// A model as the candidate: embedded, embedded:MODEL, http://HOST:PORT[/v1][#MODEL], openai:MODEL, …
-    #[arg(long, value_name = "MODEL")]
-    pub model: Option<String>,
-    /// One more arm beside these two, as for `run --agent`. May be given more than once
-    #[arg(long, value_name = "AGENT")]
-    pub beside: Vec<String>,
-    /// Where the jobs, the comparison and the report go; one that exists is resumed
-    /// [default: evaluations/TIME]
-    #[arg(long, short, value_name = "DIR")]
-    pub output: Option<PathBuf>,
-    /// Compare results of different profiles; the output is stamped
-    #[arg(long)]
-    pub allow_mixed: bool,
-    /// Trials.
-    #[command(flatten)]
-    pub trials: TrialArgs,
-    /// How.
-    #[command(flatten)]
-    pub format: FormatArgs,
-}
-
-/// What the default model gets in the main job, so that it ends in minutes on a small machine. It
-/// is drawn from rather than asked for the likeliest token: greedy, a model of this size falls into
-/// loops.
-const MAIN_JOB_STEPS: u32 = 3;
-const MAIN_JOB_REPLY_TOKENS: u32 = 160;
-const MAIN_JOB_TEMPERATURE: f32 = 0.7;
-
-impl EvaluateArgs {
-    /// The flags with the main job's candidate filled in where none is named.
-    pub fn resolved(&self) -> Self {
-        let mut args = self.clone();
-        if args.candidate.is_none() && args.model.is_none() {
-            args.candidate = Some("embedded".into());
-            if args.beside.is_empty() {
-                args.beside = vec!["search".into()];
-            }
-            let sampling = &mut args.trials.sampling;
-            sampling.embedded_steps.get_or_insert(MAIN_JOB_STEPS);
-            sampling
-                .embedded_temperature
-                .get_or_insert(MAIN_JOB_TEMPERATURE);
-            sampling
-                .embedded_reply_tokens
-                .get_or_insert(MAIN_JOB_REPLY_TOKENS);
-        }
-        args
-    }
-
-    /// The arms with the directories of their jobs, the baseline first.
-    pub fn arms(&self) -> Vec<(String, String)> {
-        let beside = self.beside.iter().enumerate();
-        let mut arms = vec![("baseline".to_owned(), self.baseline.clone())];
-        arms.extend(beside.map(|(index, agent)| (format!("beside-{}", index + 1), agent.clone())));
-        let candidate = self.model.as_ref().or(self.candidate.as_ref());
-        arms.extend(candidate.map(|agent| ("candidate".to_owned(), agent.clone())));
-        arms
-    }
-}
-
-/// `temper serve`
-#[derive(ClapArgs, Debug)]
-pub struct ServeArgs {
-    /// Which model.
-    #[command(flatten)]
-    pub source: SourceArgs,
-    /// The address to listen on
-    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
-    pub host: String,
-    /// The port; 0 takes one that is free
-    #[arg(long, default_value_t = 8000, value_name = "PORT")]
-    pub port: u16,
-    /// The model's name in requests [default: its own]
-    #[arg(long, value_name = "NAME")]
-    pub served_model_name: Option<String>,
-    /// Ask clients for the key in this environment variable
-    #[arg(long, value_name = "VARIABLE")]
-    pub api_key_variable: Option<String>,
-    /// Load an adapter, a PEFT folder, under a name. May be given more than once
-    #[arg(long, value_name = "NAME=DIR")]
-    pub lora: Vec<String>,
-    /// Let clients load adapters from below this directory
-    #[arg(long, value_name = "DIR")]
-    pub lora_root: Option<PathBuf>,
-    /// The engine.
-    #[command(flatten)]
-    pub engine: EngineArgs,
-}
-
-/// `temper grade`
-#[derive(ClapArgs, Debug)]
-pub struct GradeArgs {
-    /// Tasks.
-    #[command(flatten)]
-    pub suite: SuiteArgs,
-    /// Predictions: .json or .jsonl as of SWE-bench or mini-swe-agent, or `gold` for the known fixes
-    #[arg(long, short, value_name = "FILE")]
-    pub predictions: String,
-    /// The job directory to make
-    #[arg(long, short, value_name = "DIR")]
-    pub output: PathBuf,
-    /// Judge these logs, DIR/ID.log, instead of running tests
-    #[arg(long, value_name = "DIR")]
-    pub logs: Option<PathBuf>,
-    /// Predictions at a time [default: the number of cores]
-    #[arg(long, short = 'j')]
-    pub workers: Option<usize>,
-    /// Sandbox.
-    #[command(flatten)]
-    pub sandbox: SandboxArgs,
-    /// How.
-    #[command(flatten)]
-    pub format: FormatArgs,
-}
-
-/// `temper compare`
-#[derive(ClapArgs, Debug)]
-pub struct CompareArgs {
-    /// Two or more jobs; the first is the baseline
-    #[arg(required = true, num_args = 2.., value_name = "JOB")]
-    pub jobs: Vec<PathBuf>,
-    /// Also write the comparison as JSON
-    #[arg(long, short, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-    /// Samples of the bootstrap
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
-    pub resamples: u32,
-    /// Compare results of different profiles; the output is stamped
-    #[arg(long)]
-    pub allow_mixed: bool,
-    /// Seed of the bootstrap
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
-    /// How.
-    #[command(flatten)]
-    pub format: FormatArgs,
-}
-
-/// `temper report`
-#[derive(ClapArgs, Debug)]
-pub struct ReportArgs {
-    /// The jobs; the first is the baseline
-    #[arg(required = true, value_name = "JOB")]
-    pub jobs: Vec<PathBuf>,
-    /// The page to write
-    #[arg(long, short, default_value = "report.html", value_name = "FILE")]
-    pub output: PathBuf,
-    /// Metric logs (JSON Lines of update, name and value) to draw. May be given more than once
-    #[arg(long, value_name = "FILE")]
-    pub metrics: Vec<PathBuf>,
-    /// Compare results of different profiles; the output is stamped
-    #[arg(long)]
-    pub allow_mixed: bool,
-    /// Seed of the bootstrap
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
-}
-
-/// `temper export`
-#[derive(ClapArgs, Debug)]
-pub struct ExportArgs {
-    /// The job
-    pub job: PathBuf,
-    /// The format to write
-    #[arg(long)]
-    pub to: ExportFormat,
-    /// The directory to make
-    #[arg(long, short, value_name = "DIR")]
-    pub output: PathBuf,
-}
-
-/// A trajectory format.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExportFormat {
-    /// mini-swe-agent-1 or -1.1, by protocol
-    MiniSweAgent,
-    /// ATIF-v1.8
-    Atif,
-}
-
-/// `temper profile`
-#[derive(ClapArgs, Debug)]
-pub struct ProfileArgs {
-    /// Which; all of them in short without it
-    pub name: Option<ProfileArg>,
-    /// The published YAML file of `official-public-repro`
-    #[arg(long, value_name = "FILE")]
-    pub file: Option<PathBuf>,
-    /// How.
-    #[command(flatten)]
-    pub format: FormatArgs,
-}
-
-/// `temper doctor`
-#[derive(ClapArgs, Debug)]
-pub struct DoctorArgs {
-    /// Also ask this model server
-    #[arg(long, value_name = "MODEL")]
-    pub model: Option<String>,
-    /// Sandbox.
-    #[command(flatten)]
-    pub sandbox: SandboxArgs,
-    /// How.
-    #[command(flatten)]
-    pub format: FormatArgs,
 }

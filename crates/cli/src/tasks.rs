@@ -22,11 +22,12 @@ use temper_tasks::{
 };
 
 use crate::{
-    args::{SourceFormat, SplitArg, SuiteArgs},
+    args::{SplitArg, SuiteArgs},
     error::CliError,
     exit_code, output,
     places::{Places, workers},
     suites,
+    verbs::tasks::args::SourceFormat,
 };
 
 /// The chosen tasks of a suite.

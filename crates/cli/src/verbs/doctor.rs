@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clap::Args;
 use serde::Serialize;
 use temper_agent::model::{
     probe,
@@ -14,7 +15,7 @@ use temper_sandbox::Strength;
 
 use crate::{
     agents,
-    args::{DoctorArgs, ModelArgs},
+    args::{FormatArgs, ModelArgs, SandboxArgs},
     engines,
     error::CliError,
     exit_code, output,
@@ -22,6 +23,20 @@ use crate::{
     sandboxes::{self, Sandboxes},
     tasks,
 };
+
+/// `temper doctor`
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Also ask this model server
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Sandbox.
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
+    /// How.
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
 
 /// One check.
 #[derive(Serialize)]

@@ -1,7 +1,8 @@
 //! `temper export JOB`: the trajectories of a job in another tool's format.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::{Args, ValueEnum};
 use serde_json::Value;
 use temper_agent::{
     export::{atif, mini_swe_agent},
@@ -9,11 +10,29 @@ use temper_agent::{
     trajectory_file,
 };
 
-use crate::{
-    args::{ExportArgs, ExportFormat},
-    error::CliError,
-    exit_code, output,
-};
+use crate::{error::CliError, exit_code, output};
+
+/// `temper export`
+#[derive(Args, Debug)]
+pub struct ExportArgs {
+    /// The job
+    pub job: PathBuf,
+    /// The format to write
+    #[arg(long)]
+    pub to: ExportFormat,
+    /// The directory to make
+    #[arg(long, short, value_name = "DIR")]
+    pub output: PathBuf,
+}
+
+/// A trajectory format.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportFormat {
+    /// mini-swe-agent-1 or -1.1, by protocol
+    MiniSweAgent,
+    /// ATIF-v1.8
+    Atif,
+}
 
 /// Writes one file a trial, and prints the directory.
 pub fn run(args: &ExportArgs) -> Result<u8, CliError> {

@@ -7,6 +7,7 @@ use std::{
     time::Instant,
 };
 
+use clap::Args;
 use serde_json::json;
 use temper_agent::{
     job::{self, Cancelled, Options, Plan, TaskEntry, TrialKey, TrialRunner, outputs},
@@ -25,7 +26,7 @@ use temper_sandbox::verify::{
 };
 
 use crate::{
-    args::GradeArgs,
+    args::{FormatArgs, SandboxArgs, SuiteArgs},
     clock, comparison,
     error::CliError,
     exit_code, output,
@@ -34,6 +35,32 @@ use crate::{
     sandboxes::Sandboxes,
     tasks::{self, PreparedSuite},
 };
+
+/// `temper grade`
+#[derive(Args, Debug)]
+pub struct GradeArgs {
+    /// Tasks.
+    #[command(flatten)]
+    pub suite: SuiteArgs,
+    /// Predictions: .json or .jsonl as of SWE-bench or mini-swe-agent, or `gold` for the known fixes
+    #[arg(long, short, value_name = "FILE")]
+    pub predictions: String,
+    /// The job directory to make
+    #[arg(long, short, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Judge these logs, DIR/ID.log, instead of running tests
+    #[arg(long, value_name = "DIR")]
+    pub logs: Option<PathBuf>,
+    /// Predictions at a time [default: the number of cores]
+    #[arg(long, short = 'j')]
+    pub workers: Option<usize>,
+    /// Sandbox.
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
+    /// How.
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
 
 /// Grades, writes a job, and prints its summary.
 pub fn run(args: &GradeArgs, places: &Places) -> Result<u8, CliError> {

@@ -1,15 +1,30 @@
 //! `temper profile [NAME]`: shows the agent profiles with every setting resolved.
 
-use clap::ValueEnum;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
 use serde_json::json;
 use temper_report::table::{Align, Table};
 
 use crate::{
     agents,
-    args::{ProfileArg, ProfileArgs},
+    args::{FormatArgs, ProfileArg},
     error::CliError,
     exit_code, output,
 };
+
+/// `temper profile`
+#[derive(Args, Debug)]
+pub struct ProfileArgs {
+    /// Which; all of them in short without it
+    pub name: Option<ProfileArg>,
+    /// The published YAML file of `official-public-repro`
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// How.
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
 
 /// Shows one profile in full, or all embedded ones in short.
 pub fn run(args: &ProfileArgs) -> Result<u8, CliError> {

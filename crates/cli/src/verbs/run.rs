@@ -1,8 +1,12 @@
 //! `temper run`: one agent on a suite.
 
+use std::path::PathBuf;
+
+use clap::Args;
+
 use crate::{
     agents::{self, Agent},
-    args::RunArgs,
+    args::{FormatArgs, SuiteArgs, TrialArgs},
     comparison,
     error::CliError,
     exit_code,
@@ -13,6 +17,30 @@ use crate::{
     sandboxes::Sandboxes,
     tasks,
 };
+
+/// `temper run`
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// Tasks.
+    #[command(flatten)]
+    pub suite: SuiteArgs,
+    /// noop, oracle, search, mend, or a model: embedded, embedded:MODEL, http://HOST:PORT[/v1][#MODEL],
+    /// openai:MODEL, scripted:FILE, replay:FILE
+    #[arg(long, short, value_name = "AGENT")]
+    pub agent: String,
+    /// The job's directory; one that exists is resumed
+    #[arg(long, short, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Run only this part of the trials: INDEX/COUNT
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<temper_agent::job::Shard>,
+    /// Trials.
+    #[command(flatten)]
+    pub trials: TrialArgs,
+    /// How.
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
 
 /// Runs or resumes the job, and prints its summary.
 pub fn run(args: &RunArgs, places: &Places) -> Result<u8, CliError> {

@@ -9,12 +9,13 @@ use std::{
     },
 };
 
+use clap::Args;
 use temper_agent::model::secret::Secret;
 use tokio::{net::TcpListener, sync::watch};
 
 use crate::{
-    args::ServeArgs,
     clock,
+    engines::EngineArgs,
     error::CliError,
     exit_code, output,
     places::Places,
@@ -22,8 +23,37 @@ use crate::{
         self,
         server::{Counts, Server},
     },
-    verbs::model::locate::locate,
+    verbs::model::{args::SourceArgs, locate::locate},
 };
+
+/// `temper serve`
+#[derive(Args, Debug)]
+pub struct ServeArgs {
+    /// Which model.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// The address to listen on
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    pub host: String,
+    /// The port; 0 takes one that is free
+    #[arg(long, default_value_t = 8000, value_name = "PORT")]
+    pub port: u16,
+    /// The model's name in requests [default: its own]
+    #[arg(long, value_name = "NAME")]
+    pub served_model_name: Option<String>,
+    /// Ask clients for the key in this environment variable
+    #[arg(long, value_name = "VARIABLE")]
+    pub api_key_variable: Option<String>,
+    /// Load an adapter, a PEFT folder, under a name. May be given more than once
+    #[arg(long, value_name = "NAME=DIR")]
+    pub lora: Vec<String>,
+    /// Let clients load adapters from below this directory
+    #[arg(long, value_name = "DIR")]
+    pub lora_root: Option<PathBuf>,
+    /// The engine.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
 
 /// Serves until the process is asked to stop.
 pub fn run(args: &ServeArgs, places: &Places) -> Result<u8, CliError> {

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use crate::{args::SourceFormat, error::CliError, exit_code, output, tasks};
+use super::args::SourceFormat;
+use crate::{error::CliError, exit_code, output, tasks};
 
 /// Imports, and prints where to.
 pub fn run(source: &Path, into: &Path, format: Option<SourceFormat>) -> Result<u8, CliError> {

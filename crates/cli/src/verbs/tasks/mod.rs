@@ -1,5 +1,6 @@
 //! `temper tasks …`: make, look at, import, fetch and prove tasks.
 
+pub mod args;
 mod card;
 pub mod context;
 pub mod decontaminate;
@@ -12,7 +13,9 @@ pub mod sample;
 mod show;
 mod validate;
 
-use crate::{args::TasksVerb, error::CliError, places::Places};
+use args::TasksVerb;
+
+use crate::{error::CliError, places::Places};
 
 /// Runs one of them.
 pub fn run(verb: TasksVerb, places: &Places) -> Result<u8, CliError> {
