@@ -3,6 +3,9 @@
 //! Whatever breaks becomes part of the record. A fault of the infrastructure makes the trial lost;
 //! it is never a result, and never a reward of zero.
 
+mod place;
+mod work_tree;
+
 use std::{
     collections::BTreeMap,
     path::Path,
@@ -12,23 +15,19 @@ use std::{
 
 use serde_json::{Value, json};
 use temper_core::{
-    AgentName, Boundary, Bytes, Failure, Patch, PreparedTask, TaskId, TreePath, Trial, Verdict,
-    patch,
+    AgentName, Boundary, Failure, Patch, PreparedTask, TaskId, Trial, Verdict, patch,
     task::{Oracle, TaskFormat},
     trajectory::{End, Exit, Header, Limit, Record, Step},
-    tree::Changes,
     trial::{PatchSource, Timing},
     usage::Usage,
     verdict::Resolution,
 };
 use temper_sandbox::{
-    Backend, Command, Demand, ExitStatus, Limits, Mount, Network, Root, Sandbox, SandboxError,
-    SandboxSpec, WorkTree,
+    Backend, Demand, Limits, Network, Sandbox, SandboxError,
     verify::{self, GradeRequest, Submission},
 };
 
 use crate::{
-    edit_tool,
     job::{Cancelled, TrialKey, TrialRunner},
     model::{Model, ModelError, ModelErrorClass, ModelFactory, ModelReply, ModelRequest},
     profile::ResolvedProfile,
@@ -36,6 +35,9 @@ use crate::{
     states::{BranchStart, StateKeeper},
     trajectory_file::TrajectoryWriter,
 };
+
+pub use place::SandboxPlace;
+pub(crate) use work_tree::work_tree_patch;
 
 /// Everything the trials of a job share.
 pub struct TrialContext<'a> {
@@ -453,19 +455,6 @@ impl Attempt<'_> {
     }
 }
 
-/// Where the commands of trials run: a backend, and what every sandbox of it gets.
-#[derive(Clone)]
-pub struct SandboxPlace<'a> {
-    /// Where commands run.
-    pub backend: &'a dyn Backend,
-    /// Limits of every sandbox.
-    pub limits: Limits,
-    /// Protections of every sandbox.
-    pub demand: Demand,
-    /// What is seen of the network.
-    pub network: Network,
-}
-
 impl TrialContext<'_> {
     pub(crate) fn place(&self) -> SandboxPlace<'_> {
         SandboxPlace {
@@ -474,74 +463,6 @@ impl TrialContext<'_> {
             demand: self.demand.clone(),
             network: self.network,
         }
-    }
-}
-
-impl SandboxPlace<'_> {
-    /// A fresh sandbox for an agent, set up as the task asks.
-    pub(crate) fn start(
-        &self,
-        prepared: &PreparedTask,
-        label: String,
-    ) -> Result<Box<dyn Sandbox>, Failure> {
-        let spec = SandboxSpec {
-            root: match &prepared.image {
-                Some(image) => Root::Image(image.clone()),
-                None => Root::Host,
-            },
-            work_tree: WorkTree {
-                start: prepared.start_tree.clone(),
-                path: prepared.work_tree.clone(),
-            },
-            mounts: prepared
-                .mounts
-                .iter()
-                .map(|mount| Mount {
-                    source: mount.source.clone(),
-                    target: mount.target.clone(),
-                })
-                .collect(),
-            files: edit_tool::injected_files(),
-            environment: environment(prepared),
-            limits: self.limits.clone(),
-            network: self.network,
-            demand: self.demand.clone(),
-            label,
-        };
-        let mut sandbox = self.backend.start(&spec).map_err(|error| error.failure())?;
-        if prepared.image.is_some() {
-            // A login shell of an image may put its own Python first, so the tool also lies where
-            // upstream puts it, kept out of the patch.
-            sandbox
-                .write_files(&[edit_tool::work_tree_launcher(&prepared.work_tree)])
-                .map_err(|error| error.failure())?;
-        }
-        for command in prepared.setup.iter().map(String::as_str).chain(
-            prepared.image.is_some().then_some(
-                "if [ -d .git ]; then mkdir -p .git/info && echo /edit_via_str_replace >> .git/info/exclude; fi",
-            ),
-        ) {
-            let mut command = Command::bash(command, Duration::from_secs(300));
-            command.output_bytes = Some(1 << 20);
-            let execution = sandbox
-                .exec(&command)
-                .map_err(|error| error.failure())?;
-            if execution.status != ExitStatus::Exited(0) {
-                let output = String::from_utf8_lossy(&execution.output);
-                let tail: String = output.chars().rev().take(500).collect();
-                return Err(Failure {
-                    boundary: Boundary::Task,
-                    class: "TaskSetup".into(),
-                    message: format!(
-                        "a set-up command ended with {:?}: {}",
-                        execution.status,
-                        tail.chars().rev().collect::<String>()
-                    ),
-                    retryable: false,
-                });
-            }
-        }
-        Ok(sandbox)
     }
 }
 
@@ -599,73 +520,6 @@ impl Recorder for TrialRecorder {
         }
         self.writer.record(record)
     }
-}
-
-/// What differs in the final work tree from the start. Files that running the code leaves behind
-/// are not part of a fix.
-pub(crate) fn work_tree_patch(
-    prepared: &PreparedTask,
-    sandbox: &mut dyn Sandbox,
-) -> Result<Patch, SandboxError> {
-    let Some(start) = &prepared.start_tree else {
-        return image_patch(sandbox);
-    };
-    let changes: Changes = sandbox
-        .changes()?
-        .into_iter()
-        .filter(|(path, _)| !is_by_product(path))
-        .collect();
-    Ok(patch::diff(
-        &mut |path| verify::read_entry(start, path),
-        &changes,
-    ))
-}
-
-/// Inside an image the start is known only to its own git.
-fn image_patch(sandbox: &mut dyn Sandbox) -> Result<Patch, SandboxError> {
-    let path = "/tmp/temper-work-tree.patch";
-    let execution = sandbox.exec(&Command::bash(
-        format!("git add -A && git -c core.quotepath=on diff --cached --binary > {path}"),
-        Duration::from_secs(120),
-    ))?;
-    if execution.status != ExitStatus::Exited(0) {
-        return Err(SandboxError::File {
-            operation: "collect",
-            path: "the work tree".into(),
-            reason: format!(
-                "git ended with {:?}: {}",
-                execution.status,
-                String::from_utf8_lossy(&execution.output).trim()
-            ),
-        });
-    }
-    let content = sandbox.read_file(path, 64 << 20)?.unwrap_or_default();
-    Ok(Patch(Bytes(content)))
-}
-
-/// Whether a path is what Python, its test runners and editors leave behind.
-fn is_by_product(path: &TreePath) -> bool {
-    let mut parts = path.as_bytes().split(|byte| *byte == b'/');
-    parts.any(|part| {
-        matches!(
-            part,
-            b"__pycache__" | b".pytest_cache" | b".hypothesis" | b".mypy_cache" | b".ruff_cache"
-        )
-    }) || path.file_name().ends_with(b".pyc")
-        || path.file_name() == b".coverage"
-}
-
-/// The variables of every command. In an image the tool's directory comes in front of the usual
-/// path.
-fn environment(prepared: &PreparedTask) -> BTreeMap<String, String> {
-    let mut variables = prepared.variables.clone();
-    if prepared.image.is_some() {
-        let path = variables.entry("PATH".into()).or_insert_with(|| {
-            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into()
-        });
-        *path = format!("{}:{path}", edit_tool::BIN);
-    }
-    variables
 }
 
 /// The known fix as a patch against the start; `None` where the task has none that is a patch.
