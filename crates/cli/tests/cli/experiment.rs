@@ -1,6 +1,6 @@
 //! Contracts and aggregates through the binary.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use serde_json::Value;
 
@@ -210,6 +210,19 @@ fn seeds_are_aggregated_by_task_with_their_regressions() {
 /// An experiment with two arms of one collection, in `e`: two tasks in each split, and a model with
 /// room for the profile's prompt that solves nothing.
 fn declared(selection: &str, recipe: &str) -> Workspace {
+    let workspace = written(selection, recipe);
+    declare(&workspace);
+    workspace
+}
+
+fn declare(workspace: &Workspace) {
+    workspace
+        .run(&["experiment", "declare", "experiment.toml", "-o", "e"])
+        .expect(0);
+}
+
+/// The same, not declared yet.
+fn written(selection: &str, recipe: &str) -> Workspace {
     let workspace = Workspace::new(6);
     write_suite(&workspace);
     let model = workspace.path("model");
@@ -241,9 +254,6 @@ fn declared(selection: &str, recipe: &str) -> Workspace {
     fs::write(workspace.path("experiment.toml"), contract).unwrap();
     fs::write(workspace.path("recipe.toml"), recipe).unwrap();
     workspace
-        .run(&["experiment", "declare", "experiment.toml", "-o", "e"])
-        .expect(0);
-    workspace
 }
 
 /// Runs the experiment in `e`.
@@ -273,6 +283,63 @@ fn where_selection_keeps_the_start_its_trials_are_the_result_of_the_arms() {
         assert_eq!(arm["kept_start"], serde_json::json!([0, 1]));
         // The tasks are the same, so it is one job that is compared.
         assert_eq!(arm["runs"]["1"], tests["baseline"]);
+    }
+}
+
+#[test]
+fn an_arm_that_is_told_its_tasks_otherwise_keeps_the_start_that_is_told_them_so() {
+    let workspace = written("dev-execution", &format!("{QUICK}[select]\n"));
+    copy(&workspace.path("suite"), &workspace.path("told"));
+    for statement in files_named("statement.md", &workspace.path("told")) {
+        let text = fs::read_to_string(&statement).unwrap();
+        fs::write(statement, format!("{text}\nThe file is answer.txt.\n")).unwrap();
+    }
+    let contract = fs::read_to_string(workspace.path("experiment.toml")).unwrap();
+    let arm = "name = \"two\"\ndata = [\"candidates\"]";
+    assert!(contract.contains(arm), "{contract}");
+    let collection = contract.split("[[collections]]").nth(1).unwrap();
+    let collection = collection.split("[[arms]]").next().unwrap();
+    let told = collection.replace("\"candidates\"", "\"candidates-told\"");
+    let contract = contract.replace(
+        arm,
+        "name = \"two\"\nsuite = \"told\"\ndata = [\"candidates-told\"]",
+    );
+    fs::write(
+        workspace.path("experiment.toml"),
+        format!("{contract}\n[[collections]]\nsuite = \"told\"{told}"),
+    )
+    .unwrap();
+    declare(&workspace);
+
+    let result = follow(&workspace, &[], 0).json();
+    assert_eq!(result["arms"].as_array().unwrap().len(), 3);
+    let tests = fs::read_to_string(workspace.path("e/tests.json")).unwrap();
+    let tests: Value = serde_json::from_str(&tests).unwrap();
+    let [one, two] = [0, 1].map(|index| &tests["arms"][index]);
+    assert_eq!(one["runs"]["0"], tests["baseline"]);
+    assert_eq!(two["kept_start"], serde_json::json!([0, 1]));
+    assert_ne!(two["runs"]["0"], tests["baseline"]);
+    for (arm, is_told) in [(one, false), (two, true)] {
+        let job = workspace.path("e").join(arm["runs"]["0"].as_str().unwrap());
+        let trajectories = files_named("trajectory.jsonl", &job);
+        assert_eq!(trajectories.len(), 2);
+        for path in trajectories {
+            let said = fs::read_to_string(path).unwrap();
+            assert_eq!(said.contains("The file is answer.txt."), is_told, "{said}");
+        }
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).unwrap();
+        }
     }
 }
 
