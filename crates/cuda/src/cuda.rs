@@ -160,6 +160,11 @@ impl Cuda {
         })
     }
 
+    /// Bytes of the buffers that are there from the start.
+    pub(crate) fn own_storage_bytes(&self) -> usize {
+        self.inner.workspace.n_bytes() + self.inner.maps.n_bytes()
+    }
+
     /// The multiprocessors of the GPU.
     pub fn n_multiprocessors(&self) -> u32 {
         self.inner.n_multiprocessors

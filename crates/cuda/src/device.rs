@@ -30,6 +30,10 @@ impl Device for Cuda {
         self.memory().usage()
     }
 
+    fn own_bytes(&self) -> usize {
+        self.own_storage_bytes()
+    }
+
     fn memory_free(&self) -> Option<usize> {
         self.context().bind_to_thread().ok()?;
         let (free, _) = self.context().mem_get_info().ok()?;

@@ -255,6 +255,11 @@ pub trait Device: Clone + Send + Sync + 'static {
     fn name(&self) -> String;
     /// Bytes that tensors and matrices of this device hold now, and the most they ever held.
     fn memory_used(&self) -> (usize, usize);
+    /// Bytes that the device takes for itself when it is opened, such as a workspace of products.
+    /// They count as used.
+    fn own_bytes(&self) -> usize {
+        0
+    }
     /// Bytes that can still be allocated, where the device can say.
     fn memory_free(&self) -> Option<usize>;
     /// Waits until all issued work is done.

@@ -163,10 +163,10 @@ impl<D: Device> Learner<D> {
     pub fn new(device: &D, spec: &LearnerSpec<'_>) -> Result<Self, LearnerError> {
         let plan = plan_memory(device, spec)?;
         if let Some(free) = device.memory_free()
-            && plan.total_bytes() > free
+            && plan.bytes_to_take() > free
         {
             return Err(LearnerError::Memory {
-                needed: plan.total_bytes(),
+                needed: plan.bytes_to_take(),
                 free,
                 device: device.name(),
                 plan: plan.to_string(),

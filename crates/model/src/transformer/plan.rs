@@ -68,6 +68,7 @@ pub struct MemoryPlan {
     pub(super) layer: (LayerBuffers<Slot>, Region),
     pub(super) work: (WorkBuffers<Slot>, Region),
     scratch: usize,
+    device: usize,
     held: Vec<(String, usize)>,
 }
 
@@ -139,6 +140,7 @@ impl MemoryPlan {
             layer: (layer_buffers, layer),
             work: (work_buffers, work),
             scratch,
+            device: device.own_bytes(),
             held: request.held.clone(),
         };
         if !request.backward {
@@ -169,8 +171,13 @@ impl MemoryPlan {
             .sum()
     }
 
-    /// Bytes at the peak: the pass, the device's scratch, and what else is held.
+    /// Bytes at the peak: the pass, the device's scratch and own buffers, and what else is held.
     pub fn total_bytes(&self) -> usize {
+        self.device + self.bytes_to_take()
+    }
+
+    /// The same without what the device has taken already: what has to be free.
+    pub fn bytes_to_take(&self) -> usize {
         let held: usize = self.held.iter().map(|(_, n_bytes)| n_bytes).sum();
         self.pass_bytes() + self.scratch + held
     }
@@ -230,6 +237,9 @@ impl fmt::Display for MemoryPlan {
             line(what, count, n_bytes)?;
         }
         line("scratch of the device", 1, self.scratch)?;
+        if self.device > 0 {
+            line("buffers of the device's own", 1, self.device)?;
+        }
         line("total", 1, self.total_bytes())?;
         write!(
             f,
