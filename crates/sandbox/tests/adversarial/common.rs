@@ -95,9 +95,10 @@ pub fn run_for(sandbox: &mut dyn Sandbox, text: &str, seconds: f64) -> Execution
         .unwrap()
 }
 
-/// The output of a command that must succeed.
+/// The output of a command that must succeed, however slow the machine is: some walk the whole file
+/// system, which takes long where nothing of it is in memory yet.
 pub fn output(sandbox: &mut dyn Sandbox, text: &str) -> String {
-    let execution = run(sandbox, text);
+    let execution = run_for(sandbox, text, 120.0);
     let output = String::from_utf8_lossy(&execution.output).into_owned();
     assert_eq!(execution.status, ExitStatus::Exited(0), "{text}: {output}");
     output
