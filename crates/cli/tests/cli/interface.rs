@@ -37,6 +37,8 @@ fn the_command_lines_of_the_pages_are_those_of_the_program() {
     let others = [
         "README.md",
         "README.zh-CN.md",
+        "CONTRIBUTING.md",
+        "benches/README.md",
         "examples/experiments/README.md",
         "suites/temper-mend/README.md",
     ];
